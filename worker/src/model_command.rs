@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_checkpoint::{InspectedModel, inspect_model};
-use longhaul_common::config::RopeScaling;
-use longhaul_common::model::{Decoder, ModelSpec, NormPlaces, QueryNorm};
+use longhaul_common::config::{EncoderActivation, RopeScaling};
+use longhaul_common::model::{Decoder, Encoder, ModelSpec, NormPlaces, QueryNorm};
 use longhaul_data::Tokenizer;
 use longhaul_data::counted::counted;
 
@@ -43,8 +43,14 @@ fn report(path: &Path) -> Result<String> {
         None => "none (tokenizer.json is not there)".to_owned(),
     };
     let template = chat_template.map_or_else(|| "none".to_owned(), |file| file.display().to_string());
+    let left_out = match &weights.left_out[..] {
+        [] => String::new(),
+        [first, ..] => {
+            format!("left out: {}, such as {first}\n", counted(weights.left_out.len() as u64, "tensor"))
+        }
+    };
     Ok(format!(
-        "{}\nparameters: {}\nweights: {} in {}, {}\ntokenizer: {tokenizer}\nchat template: {template}\n",
+        "{}\nparameters: {}\nweights: {} in {}, {}\ntokenizer: {tokenizer}\nchat template: {template}\n{left_out}",
         Architecture(&spec),
         Parameters(&spec),
         BinaryBytes(weights.bytes),
@@ -73,7 +79,37 @@ impl fmt::Display for Architecture<'_> {
             spec.vocabulary,
             if spec.tied_embeddings { ", tied" } else { "" },
         )?;
+        if let Some(encoder) = spec.encoder.as_deref() {
+            return write!(f, "choices: {}", EncoderChoices(spec, encoder));
+        }
         spec.decoder.as_deref().map_or(Ok(()), |decoder| write!(f, "choices: {}", Choices(spec, decoder)))
+    }
+}
+
+struct EncoderChoices<'a>(&'a ModelSpec, &'a Encoder);
+
+impl fmt::Display for EncoderChoices<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(spec, encoder) = *self;
+        let activation = match encoder.activation {
+            EncoderActivation::Gelu => "GELU",
+            EncoderActivation::GeluNew => "GELU by tanh",
+        };
+        write!(
+            f,
+            "every token sees all others, norms behind (epsilon {:e}), {activation}",
+            encoder.norm_epsilon
+        )?;
+        write!(
+            f,
+            ", positions from {}, {}",
+            encoder.first_position,
+            counted(encoder.types.into(), "token type")
+        )?;
+        if encoder.projects(spec.width) {
+            write!(f, ", embeddings of width {}", encoder.embedding_width)?;
+        }
+        Ok(())
     }
 }
 
@@ -116,6 +152,14 @@ impl fmt::Display for Choices<'_> {
         let without = (0..spec.layers).filter(|layer| decoder.rotary_of(*layer).is_none()).count() as u64;
         if without > 0 {
             write!(f, ", no positions in {}", counted(without, "layer"))?;
+        }
+        if let Some(of) = &decoder.experts {
+            let layers = u64::from(spec.layers) - of.dense_layers.len() as u64;
+            let (experts, layers) = (counted(of.count.into(), "expert"), counted(layers, "layer"));
+            write!(f, ", {experts} of width {} in {layers}, {} for each token", of.width, of.chosen)?;
+            if of.balance > 0.0 {
+                write!(f, ", balanced by {}", of.balance)?;
+            }
         }
         if let Some(cap) = decoder.score_cap {
             write!(f, ", scores capped at {cap}")?;
@@ -171,6 +215,8 @@ mod tests {
             ("smollm3", &["no positions in 1 layer"]),
             ("phi3-longrope", &["LongRoPE beyond 16 tokens"]),
             ("llama-llama3", &["llama3 scaling by 8"]),
+            ("qwen3-moe", &[", 4 experts of width 8 in 2 layers, 2 for each token"]),
+            ("olmoe", &[", 6 experts of width 12 in 2 layers, 3 for each token, balanced by 0.5"]),
             ("olmo2", &["norms behind", ", norms of queries and keys"]),
             (
                 "llama",
@@ -184,6 +230,41 @@ mod tests {
             let told = report(&fixture(case)).unwrap();
             assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
         }
+    }
+
+    #[test]
+    fn an_encoder_is_shown_and_tensors_of_other_heads_are_counted() {
+        let folder =
+            |case: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders").join(case);
+        for (case, words) in [
+            (
+                "bert",
+                &["bert, 2 layers, width 16, 4 heads of width 4", "GELU by tanh", "positions from 0"][..],
+            ),
+            ("roberta", &["context 30", "positions from 2, 1 token type", "epsilon 1e-5"]),
+            ("electra", &["2 token types, embeddings of width 8"]),
+        ] {
+            let told = report(&folder(case)).unwrap();
+            assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
+            assert!(!told.contains("left out"), "{told}");
+        }
+        // With a pooler, and the names of the first versions.
+        let old = tempfile::tempdir().unwrap();
+        let bytes = std::fs::read(folder("bert").join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let named = file.tensors().into_iter().map(|(name, tensor)| {
+            (
+                name.replace("LayerNorm.weight", "LayerNorm.gamma")
+                    .replace("LayerNorm.bias", "LayerNorm.beta"),
+                tensor,
+            )
+        });
+        let pooler = file.tensor("cls.predictions.transform.dense.weight").unwrap();
+        let all: Vec<_> = named.chain([("bert.pooler.dense.weight".to_owned(), pooler)]).collect();
+        safetensors::serialize_to_file(all, None, &old.path().join("model.safetensors")).unwrap();
+        std::fs::copy(folder("bert").join("config.json"), old.path().join("config.json")).unwrap();
+        let told = report(old.path()).unwrap();
+        assert!(told.contains("left out: 1 tensor, such as bert.pooler.dense.weight"), "{told}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Constraints of `[train.sparse_backward]`, alone and together with the model.
 
 use crate::config::{ConfigError, RunConfig, SparseBackwardConfig};
-use crate::model::{ModelSpec, is_meant};
+use crate::model::{ModelSpec, is_meant, is_of_experts};
 
 impl SparseBackwardConfig {
     pub(super) fn check_for(&self, config: &RunConfig) -> Result<(), ConfigError> {
@@ -16,6 +16,16 @@ impl SparseBackwardConfig {
         // No name depends on the vocabulary, which may be unknown yet.
         let spec = ModelSpec::of(config, 1)?;
         let products = spec.products();
+        let all = spec.parameters();
+        let of_experts = all.iter().find(|tensor| is_of_experts(&tensor.name));
+        if let Some(pattern) = self
+            .layers
+            .iter()
+            .find(|pattern| of_experts.is_some_and(|tensor| is_meant(&spec, pattern, &tensor.name)))
+        {
+            let reason = "experts have no sparse backward pass: name other products, such as `*.self_attn.*`";
+            return Err(ConfigError::value("train.sparse_backward.layers", pattern, reason));
+        }
         let matches_none =
             |pattern: &&String| !products.iter().any(|product| is_meant(&spec, pattern, &product.weight));
         let Some(pattern) = self.layers.iter().find(matches_none) else { return Ok(()) };
@@ -114,6 +124,10 @@ mod tests {
             assert!(message.starts_with(&format!("train.sparse_backward.layers = {pattern}: ")), "{message}");
             assert!(words.iter().all(|word| message.contains(word)), "{message}");
         }
+        let mixture = format!("{SMALL}keep = 0.5").replace("gpt2", "mixtral");
+        let message = RunConfig::parse(&mixture).unwrap_err().to_string();
+        assert!(message.contains("layers = *: experts have no sparse backward pass"), "{message}");
+        RunConfig::parse(&format!("{mixture}\nlayers = [\"*.self_attn.*\"]")).unwrap();
         assert!(parse("kep = 0.5").unwrap_err().contains("did you mean `keep`?"));
         assert!(parse("keep = 0.5\nmode = \"column\"").unwrap_err().contains("`columns`"));
         assert!(parse("mode = \"rows\"").unwrap_err().contains("keep"));

@@ -1,7 +1,7 @@
 //! Constraints of `[model]`, alone and together with the data.
 
 use super::check::positive;
-use super::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
+use super::{ConfigError, DecoderConfig, EncoderConfig, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Maximum blocks: each is a dozen tensors in every list of a model's parameters. The deepest models in use
 /// have 130.
@@ -18,10 +18,17 @@ const HIDDEN_MAX: usize = 1 << 8;
 /// Maximum channels of a convolution: twice the widest in use.
 const CHANNELS_MAX: u32 = 1 << 12;
 
+/// Llama's inner width is rounded up to a multiple of this, so that matrix kernels get whole tiles.
+const INNER_WIDTH_MULTIPLE: u32 = 64;
+
 impl RunConfig {
     pub(crate) fn check_model(&self) -> Result<(), ConfigError> {
         self.model.check()?;
         let kind = self.model.kind;
+        if kind.is_encoder() {
+            let reason = "is an encoder, which `worker model inspect` reads and runs do not train: take a language model";
+            return Err(ConfigError::value("model.kind", kind.name(), reason));
+        }
         match &self.data.image {
             Some(image) if kind.is_of_images() => return self.model.check_images(image),
             Some(_) => {
@@ -61,6 +68,16 @@ impl ModelConfig {
     pub fn hidden_widths(&self) -> &[u32] {
         let usual = if self.kind == ModelKind::Cnn { &USUAL_HIDDEN_OF_CNN[..] } else { &USUAL_HIDDEN };
         self.hidden.as_deref().unwrap_or(usual)
+    }
+
+    /// Returns the inner width of a language model's feed-forward part.
+    #[must_use]
+    pub fn inner_width(&self) -> u32 {
+        let usual = match self.kind.is_decoder() {
+            true => (8 * self.width).div_ceil(3).next_multiple_of(INNER_WIDTH_MULTIPLE),
+            false => 4 * self.width,
+        };
+        self.feed_forward_width.unwrap_or(usual)
     }
 
     /// Checks the values, alone and together.
@@ -127,13 +144,28 @@ impl ModelConfig {
             }
         }
         self.check_heads()?;
+        match &self.encoder {
+            Some(encoder) if self.kind.is_encoder() => encoder.check(self)?,
+            Some(_) => {
+                let reason = "is for encoders: remove it, or take kind = \"bert\"";
+                return Err(ConfigError::value("model.encoder", "{…}", reason));
+            }
+            None if self.kind.is_encoder() => EncoderConfig::default().check(self)?,
+            None => {}
+        }
         match &self.decoder {
-            None => Ok(()),
+            None => DecoderConfig::default().check_experts(self),
             Some(_) if !self.kind.is_decoder() => {
-                let reason = "gpt2 has no such choices; remove it, or take another kind, such as \"llama\"";
+                let reason = format!(
+                    "{} has no such choices; remove it, or take another kind, such as \"llama\"",
+                    self.kind.name()
+                );
                 Err(ConfigError::value("model.decoder", "{…}", reason))
             }
-            Some(decoder) => decoder.check(self.layers, self.width / self.heads),
+            Some(decoder) => {
+                decoder.check(self.layers, self.width / self.heads)?;
+                decoder.check_experts(self)
+            }
         }
     }
 
@@ -144,8 +176,11 @@ impl ModelConfig {
             return Err(ConfigError::value("model.width", self.width, reason));
         }
         if let Some(kv_heads) = self.kv_heads {
-            if self.kind == ModelKind::Gpt2 {
-                let reason = "gpt2 has as many key heads as query heads; remove it, or take kind = \"llama\"";
+            if !self.kind.is_decoder() {
+                let reason = format!(
+                    "{} has as many key heads as query heads; remove it, or take kind = \"llama\"",
+                    self.kind.name()
+                );
                 return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
             }
             if kv_heads == 0 || !self.heads.is_multiple_of(kv_heads) {

@@ -51,6 +51,25 @@ pub struct DecoderConfig {
     /// Soft cap of logits; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_logit_softcapping: Option<f64>,
+    /// Experts of a layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_experts: Option<u32>,
+    /// Experts that compute each token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_experts_per_tok: Option<u32>,
+    /// qwen3_moe: inner width of an expert. Default: `model.feed_forward_width`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moe_intermediate_size: Option<u32>,
+    /// Weights of a token's experts sum to one. Default: yes (mixtral), no (others).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_topk_prob: Option<bool>,
+    /// Coefficient of the loss that balances the load of experts (Fedus et al. 2021, arXiv 2101.03961, equation 4): the mean over layers. It adds to gradients, not to
+    /// reported losses. Default: 0; with `model.from`, that of a `config.json` that sets `output_router_logits`. 0.001 to 0.01 are usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_aux_loss_coef: Option<f64>,
+    /// qwen3_moe: layers with an ordinary feed-forward part in place of experts, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_only_layers: Option<Vec<u32>>,
 }
 
 impl DecoderConfig {

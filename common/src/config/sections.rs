@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::positive;
 use super::decoder::DecoderConfig;
+use super::encoder::EncoderConfig;
 use super::{
     AdafactorConfig, CheckpointConfig, ConfigError, DataConfig, DecayShape, LearningRateSchedule, LionConfig,
     LoraConfig, MuonConfig, Optimiser, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig,
@@ -80,6 +81,13 @@ pub enum ModelKind {
     Qwen2,
     /// Qwen3: norms of each head's queries and keys.
     Qwen3,
+    /// Qwen3 with experts.
+    #[serde(rename = "qwen3_moe")]
+    Qwen3Moe,
+    /// Mixtral: Mistral with experts.
+    Mixtral,
+    /// OLMoE: experts; norms of queries and keys.
+    Olmoe,
     /// SmolLM3: every fourth layer without positions.
     SmolLm3,
     /// Phi-3 and 4: Llama whose files join queries, keys and values.
@@ -90,6 +98,15 @@ pub enum ModelKind {
     Gemma2,
     /// Gemma 3, its text model: norms of each head, five of six layers with a window.
     Gemma3,
+    /// BERT, with its masked head.
+    Bert,
+    /// RoBERTa: BERT whose positions begin behind the padding token.
+    Roberta,
+    /// XLM-RoBERTa: RoBERTa by another name.
+    #[serde(rename = "xlm-roberta")]
+    XlmRoberta,
+    /// ELECTRA's generator: BERT with narrow embeddings.
+    Electra,
     /// Multi-layer perceptron that classifies images.
     Mlp,
     /// Convolutional image classifier: 3×3 convolutions, each with ReLU and 2×2 pooling, then a perceptron.
@@ -112,11 +129,18 @@ impl ModelKind {
             Self::Mistral => "mistral",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3_moe",
+            Self::Mixtral => "mixtral",
+            Self::Olmoe => "olmoe",
             Self::SmolLm3 => "smollm3",
             Self::Phi3 => "phi3",
             Self::Olmo2 => "olmo2",
             Self::Gemma2 => "gemma2",
             Self::Gemma3 => "gemma3",
+            Self::Bert => "bert",
+            Self::Roberta => "roberta",
+            Self::XlmRoberta => "xlm-roberta",
+            Self::Electra => "electra",
             Self::Mlp => "mlp",
             Self::Cnn => "cnn",
         }
@@ -154,12 +178,15 @@ pub struct ModelConfig {
     /// Language models: vocabulary size. Default: the tokenizer's (256 for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<u32>,
-    /// Language models: use the token embedding as output projection. Default: yes (gpt2, gemma), no (others).
+    /// Language models: use the token embedding as output projection. Default: yes (gpt2, gemma, encoders), no (others).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_embeddings: Option<bool>,
-    /// All but gpt2: further choices of the architecture. Default: those of the family.
+    /// Decoders but gpt2: further choices of the architecture. Default: those of the family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decoder: Option<DecoderConfig>,
+    /// Encoders: further choices of the architecture. Default: those of the family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<EncoderConfig>,
     /// mlp, cnn: hidden layer widths. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<Vec<u32>>,
@@ -199,6 +226,7 @@ impl ModelConfig {
             vocabulary: None,
             tied_embeddings: None,
             decoder: None,
+            encoder: None,
             hidden: None,
             channels: None,
         }

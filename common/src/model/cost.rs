@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::tuning::is_adapter;
-use super::{ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
-use crate::config::{FrozenFormat, ModelKind, Precision, RunConfig, SparseMode};
+use super::{Experts, ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
+use crate::config::{FrozenFormat, Precision, RunConfig, SparseMode};
 
 /// A part of a model that stages do not divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,16 +137,19 @@ impl ModelSpec {
         let [d, f, q, kv] =
             [self.width, self.feed_forward_width, self.query_width(), self.kv_width()].map(u64::from);
         let feed_forward_matrices = if self.kind.is_decoder() { 3 } else { 2 };
+        let experts = self.decoder.as_ref().and_then(|decoder| decoder.experts_of(layer));
+        let mixture = experts.map_or(Mixture::default(), |experts| Mixture::of(experts, d));
+        let f = if experts.is_some() { 0 } else { f };
         let products = 2 * d * q + 2 * d * kv + feed_forward_matrices * d * f;
         // Tokens that each token attends to.
         let window = self.decoder.as_ref().and_then(|decoder| decoder.window_of(layer));
         let seen = u64::from(window.map_or(sequence, |window| window.min(sequence)));
         let ways = u64::from(self.shard.ways());
         // Scores and the weighted sum of values: a multiply-add for each channel and earlier token, twice.
-        let forward = (2 * products + 4 * seen * q) / ways;
+        let forward = (2 * products + 4 * seen * q) / ways + 2 * mixture.multiplications;
         // In compute precision: the outputs of both norms, and of a share queries, keys, values, the output
         // of attention, and inside the feed-forward part the input and output of each element-wise operation.
-        let narrow = 2 * d + (2 * q + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
+        let narrow = 2 * d + (2 * q + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways + mixture.narrow;
         // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
         let statistics = if self.kind.is_decoder() { 2 } else { 4 };
         let behind = if self.decoder.as_ref().is_some_and(|decoder| decoder.norms == NormPlaces::Both) {
@@ -155,7 +158,7 @@ impl ModelSpec {
         } else {
             0
         };
-        let wide = 2 * d + behind + statistics + u64::from(self.heads) / ways;
+        let wide = 2 * d + behind + statistics + u64::from(self.heads) / ways + mixture.wide;
         // Inputs of products are the norms' outputs, and of a share the output of attention and the inside of
         // the feed-forward part. Outputs are the two additions to the stream, and of a share queries, keys
         // and values, and the inside of the feed-forward part before its operations.
@@ -176,8 +179,10 @@ impl ModelSpec {
 
     fn head_cost(&self, precision: Precision) -> BlockCost {
         let (d, v) = (u64::from(self.width), u64::from(self.vocabulary));
-        let forward = 2 * d * v;
-        let statistics = if self.kind == ModelKind::Gpt2 { 2 } else { 1 };
+        // An encoder's head has a product and a norm of its own.
+        let e = self.encoder.as_ref().map(|encoder| u64::from(encoder.embedding_width));
+        let forward = 2 * e.map_or(d * v, |e| e * (d + v));
+        let statistics = if self.kind.is_decoder() { 1 } else { 2 };
         BlockCost {
             block: Block::Head,
             parameters: self.parameters_in(self.head()),
@@ -203,6 +208,30 @@ impl ModelSpec {
     fn parameters_in(&self, block: u32) -> u64 {
         let all = parameters::in_model_order(self);
         all.iter().filter(|(of, _)| *of == block).map(|(_, tensor)| tensor.count()).sum()
+    }
+}
+
+/// Costs of a layer's experts for each token. Gradients of their weights are not deferred, and no copies of them are kept.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mixture {
+    /// Multiply-adds.
+    multiplications: u64,
+    /// Values kept in the format of products.
+    narrow: u64,
+    /// Values kept in f32.
+    wide: u64,
+}
+
+impl Mixture {
+    fn of(experts: &Experts, d: u64) -> Self {
+        let [count, chosen, width] = [experts.count, experts.chosen, experts.width].map(u64::from);
+        Self {
+            multiplications: d * count + chosen * 3 * d * width,
+            // Of each chosen expert its gate, its other rows, and its output.
+            narrow: chosen * (2 * width + d),
+            // The router's input and probabilities; of each chosen expert the weight, before and behind normalisation, and three indices of two values.
+            wide: d + count + 8 * chosen,
+        }
     }
 }
 
@@ -237,6 +266,7 @@ pub(super) fn bytes_of(precision: Precision) -> u64 {
 mod tests {
     use super::super::spec::tests::config;
     use super::*;
+    use crate::config::ModelKind;
 
     #[test]
     fn blocks_hold_every_parameter_once() {

@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use super::families;
+use super::{Experts, families};
 use crate::config::{ModelConfig, ModelKind, RopeScaling};
 
 /// A causal decoder's choices beyond its sizes, with all defaults resolved. Numbers are finite.
@@ -44,6 +44,8 @@ pub struct Decoder {
     pub score_cap: Option<f64>,
     /// Soft cap of logits.
     pub logit_cap: Option<f64>,
+    /// Experts in place of feed-forward parts.
+    pub experts: Option<Experts>,
 }
 
 /// No number is NaN.
@@ -183,6 +185,14 @@ impl Decoder {
             score_scalar: given.query_pre_attn_scalar.unwrap_or(head_width.into()),
             score_cap: cap(given.attn_logit_softcapping, usual.score_cap),
             logit_cap: cap(given.final_logit_softcapping, usual.logit_cap),
+            experts: usual.experts.map(|usual| Experts {
+                count: given.num_experts.unwrap_or(usual.count),
+                chosen: given.num_experts_per_tok.unwrap_or(usual.chosen),
+                width: given.moe_intermediate_size.unwrap_or(usual.width),
+                are_normalised: given.norm_topk_prob.unwrap_or(usual.are_normalised),
+                balance: given.router_aux_loss_coef.unwrap_or(usual.balance),
+                dense_layers: sorted(given.mlp_only_layers.unwrap_or(usual.dense_layers)),
+            }),
             ..usual
         })
     }
@@ -208,6 +218,6 @@ impl ModelKind {
     /// Whether it is one of the families that [`Decoder`] describes.
     #[must_use]
     pub fn is_decoder(self) -> bool {
-        !matches!(self, Self::Gpt2 | Self::Mlp | Self::Cnn)
+        !self.is_encoder() && !matches!(self, Self::Gpt2 | Self::Mlp | Self::Cnn)
     }
 }

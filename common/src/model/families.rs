@@ -1,5 +1,6 @@
 //! The families of decoders: what their `config.json` leaves out, from the configurations of transformers 5.
 
+use super::Experts;
 use super::decoder::{Activation, Decoder, NormPlaces, QueryNorm, Rotary};
 use crate::config::{ModelConfig, ModelKind};
 
@@ -32,6 +33,14 @@ pub(super) fn decoder(model: &ModelConfig) -> Option<Decoder> {
         score_scalar: 1.0,
         score_cap: None,
         logit_cap: None,
+        experts: model.kind.usual_experts().map(|[count, chosen]| Experts {
+            count,
+            chosen,
+            width: model.inner_width(),
+            are_normalised: model.kind == ModelKind::Mixtral,
+            balance: 0.0,
+            dense_layers: Vec::new(),
+        }),
     };
     // Of each `period` layers in a row, those for which it holds.
     let layers = |is_one: fn(u32) -> bool| (0..model.layers).filter(|layer| is_one(*layer)).collect();
@@ -44,11 +53,21 @@ pub(super) fn decoder(model: &ModelConfig) -> Option<Decoder> {
         ..plain(base, 1e-6)
     };
     Some(match model.kind {
-        ModelKind::Gpt2 | ModelKind::Mlp | ModelKind::Cnn => return None,
+        ModelKind::Gpt2
+        | ModelKind::Bert
+        | ModelKind::Roberta
+        | ModelKind::XlmRoberta
+        | ModelKind::Electra
+        | ModelKind::Mlp
+        | ModelKind::Cnn => return None,
         ModelKind::Llama => plain(10_000.0, 1e-5),
         ModelKind::Mistral => plain(10_000.0, 1e-6),
         ModelKind::Qwen2 => Decoder { qkv_bias: true, ..plain(10_000.0, 1e-6) },
-        ModelKind::Qwen3 => Decoder { query_norm: Some(QueryNorm::Head), ..plain(10_000.0, 1e-6) },
+        ModelKind::Qwen3 | ModelKind::Qwen3Moe => {
+            Decoder { query_norm: Some(QueryNorm::Head), ..plain(10_000.0, 1e-6) }
+        }
+        ModelKind::Mixtral => plain(1_000_000.0, 1e-5),
+        ModelKind::Olmoe => Decoder { query_norm: Some(QueryNorm::Width), ..plain(10_000.0, 1e-5) },
         ModelKind::SmolLm3 => Decoder {
             no_rope_layers: layers(|layer| (layer + 1).is_multiple_of(SMOLLM3_PERIOD)),
             ..plain(2_000_000.0, 1e-6)

@@ -1,8 +1,8 @@
 //! Parameter tensors of each family: language models with the names and shapes of Hugging Face, classifiers
 //! as in `classifier.rs`.
 
-use super::classifier;
-use super::{Cut, Decoder, ModelSpec, QueryNorm};
+use super::{Cut, Decoder, Experts, ModelSpec, QueryNorm};
+use super::{classifier, encoder};
 use crate::config::ModelKind;
 
 /// One parameter tensor.
@@ -10,7 +10,7 @@ use crate::config::ModelKind;
 pub struct ParameterSpec {
     /// Name in a checkpoint, as in Hugging Face's for language models.
     pub name: String,
-    /// Shape: one dimension, two, or four for a convolution's weight `[out, in, 3, 3]`; in a tensor group, of
+    /// Shape: one dimension, two, three for the matrices of experts, or four for a convolution's weight `[out, in, 3, 3]`; in a tensor group, of
     /// the member's share.
     pub shape: Vec<u64>,
     /// Division in a tensor group.
@@ -96,7 +96,7 @@ pub(super) fn token_embedding(kind: ModelKind) -> Option<&'static str> {
     match kind {
         ModelKind::Gpt2 => Some(GPT2_TOKENS),
         ModelKind::Mlp | ModelKind::Cnn => None,
-        _ => Some(DECODER_TOKENS),
+        _ => Some(encoder::token_embedding(kind).unwrap_or(DECODER_TOKENS)),
     }
 }
 
@@ -113,10 +113,11 @@ pub(super) type InBlock = (u32, ParameterSpec);
 
 /// Returns all tensors of this share, from the embedding to the output projection.
 pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
-    let whole = match (&spec.classifier, &spec.decoder) {
-        (Some(classifier), _) => classifier.parameters(spec.vocabulary),
-        (None, Some(of)) => decoder(spec, of),
-        (None, None) => gpt2(spec),
+    let whole = match (&spec.classifier, &spec.decoder, &spec.encoder) {
+        (Some(classifier), ..) => classifier.parameters(spec.vocabulary),
+        (None, Some(of), _) => decoder(spec, of),
+        (None, None, Some(of)) => of.parameters(spec),
+        (None, None, None) => gpt2(spec),
     };
     whole.into_iter().map(|(block, tensor)| (block, tensor.of(spec.shard))).collect()
 }
@@ -183,6 +184,9 @@ fn decoder(spec: &ModelSpec, of: &Decoder) -> Vec<InBlock> {
             Some(QueryNorm::Head) => Some(norm(part, head)),
             Some(QueryNorm::Width) => Some(norm(part, width)),
         };
+        let experts = of.experts_of(layer);
+        let [gate, up, down] = ["gate", "up", "down"].map(|part| format!("mlp.{part}_proj"));
+        let dense = |tensor: Option<ParameterSpec>| tensor.filter(|_| experts.is_none());
         let feed_forward_norm = if behind { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
         let tensors = [
             before.then(|| norm("input_layernorm", d)),
@@ -198,19 +202,36 @@ fn decoder(spec: &ModelSpec, of: &Decoder) -> Vec<InBlock> {
             bias(of.out_bias, "self_attn.o_proj", d),
             behind.then(|| norm("post_attention_layernorm", d)),
             before.then(|| norm(feed_forward_norm, d)),
-            by_row(weight("mlp.gate_proj", f, d)),
-            cut_bias(bias(of.mlp_bias, "mlp.gate_proj", f)),
-            by_row(weight("mlp.up_proj", f, d)),
-            cut_bias(bias(of.mlp_bias, "mlp.up_proj", f)),
-            by_column(weight("mlp.down_proj", d, f)),
-            bias(of.mlp_bias, "mlp.down_proj", d),
+            dense(by_row(weight(&gate, f, d))),
+            dense(cut_bias(bias(of.mlp_bias, &gate, f))),
+            dense(by_row(weight(&up, f, d))),
+            dense(cut_bias(bias(of.mlp_bias, &up, f))),
+            dense(by_column(weight(&down, d, f))),
+            dense(bias(of.mlp_bias, &down, d)),
             behind.then(|| norm("post_feedforward_layernorm", d)),
         ];
         list.extend(tensors.into_iter().flatten().map(|tensor| (layer + 1, tensor)));
+        let experts = experts.into_iter().flat_map(|experts| mixture(experts, layer, d));
+        list.extend(experts.map(|tensor| (layer + 1, tensor)));
     }
     list.push((spec.head(), vector("model.norm.weight", d, unit)));
     list.extend(output(spec).map(|tensor| (spec.head(), tensor)));
     list
+}
+
+/// Returns the tensors of a layer's experts, each kind of matrix as one: of its rows the gate's, then the others.
+fn mixture(of: &Experts, layer: u32, d: u64) -> [ParameterSpec; 3] {
+    let [count, width] = [of.count, of.width].map(u64::from);
+    let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
+    let stacked = |part: &str, rows: u64, columns: u64| {
+        let shape = vec![count, rows, columns];
+        ParameterSpec { shape, ..matrix(name(part), rows, columns, DEVIATION) }
+    };
+    [
+        matrix(name("gate.weight"), count, d, DEVIATION),
+        stacked("experts.gate_up_proj", 2 * width, d),
+        stacked("experts.down_proj", d, width),
+    ]
 }
 
 /// Returns the output projection, unless tied.
@@ -228,7 +249,12 @@ fn matrix(name: impl Into<String>, rows: u64, columns: u64, deviation: f64) -> P
     }
 }
 
-fn vector(name: impl Into<String>, len: u64, initial: Initial) -> ParameterSpec {
+/// Returns a matrix [rows, columns] with the usual deviation.
+pub(super) fn plain_matrix(name: impl Into<String>, rows: u64, columns: u64) -> ParameterSpec {
+    matrix(name, rows, columns, DEVIATION)
+}
+
+pub(super) fn vector(name: impl Into<String>, len: u64, initial: Initial) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: vec![len], cut: Cut::Replicated, initial }
 }
 

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::ModelSpec;
+use super::experts::is_router;
 use super::parameters;
 use crate::config::{ModelKind, SparseBackwardConfig};
 
@@ -28,14 +29,15 @@ impl ModelSpec {
     }
 
     /// Returns all matrix products of this share, for all blocks, in no particular order. Excludes
-    /// convolutions.
+    /// convolutions, routers and experts.
     #[must_use]
     pub fn products(&self) -> Vec<Product> {
         let all = parameters::in_model_order(self).into_iter();
         all.filter_map(|(block, tensor)| {
             let is_output = tensor.name == self.output_projection();
             let [first, second] = *tensor.shape else { return None };
-            if block == 0 && !is_output {
+            // The router computes in f32, all of it.
+            if block == 0 && !is_output || is_router(&tensor.name) {
                 return None;
             }
             // GPT-2's layers have [in, out]; everything else has [out, in].

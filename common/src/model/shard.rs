@@ -88,6 +88,13 @@ impl ModelSpec {
                 format!("{} norms queries over all heads, which are divided: take 1", self.kind.name());
             return refused(reason);
         }
+        if ways > 1 && self.decoder.as_ref().is_some_and(|of| of.experts.is_some()) {
+            let reason = "a tensor group does not divide experts: take 1, and stages (parallel.stages)";
+            return refused(reason.to_owned());
+        }
+        if ways > 1 && self.encoder.is_some() {
+            return refused("encoders are not divided: take 1".to_owned());
+        }
         if let Some((key, value)) = divided.into_iter().find(|(_, value)| !value.is_multiple_of(ways)) {
             return refused(format!("each member has an equal share of {key}, so it must divide {value}"));
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::parameters::{self, ParameterSpec};
-use super::{Classifier, Decoder, Shard, Tuning};
+use super::{Classifier, Decoder, Encoder, Shard, Tuning};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
@@ -38,14 +38,13 @@ pub struct ModelSpec {
     pub shard: Shard,
     /// Choices of a decoder; `None`: another family.
     pub decoder: Option<Arc<Decoder>>,
+    /// Choices of an encoder; `None`: another family.
+    pub encoder: Option<Arc<Encoder>>,
     /// Structure of an image classifier; fields that do not apply to it are 1.
     pub classifier: Option<Classifier>,
     /// The trained part; `None`: all parameters are trained.
     pub tuning: Option<Arc<Tuning>>,
 }
-
-/// Llama's inner width is rounded up to a multiple of this, so that matrix kernels get whole tiles.
-const FEED_FORWARD_MULTIPLE: u32 = 64;
 
 impl ModelSpec {
     /// Returns the model of a checked run; `tokenizer_vocabulary` applies to text.
@@ -80,6 +79,7 @@ impl ModelSpec {
             chunks: all_blocks(layers),
             shard: Shard::WHOLE,
             decoder: None,
+            encoder: None,
             classifier: Some(classifier),
             tuning: None,
         })
@@ -101,24 +101,22 @@ impl ModelSpec {
                 reason: format!("the tokenizer has {tokenizer_vocabulary} entries; take at least as many"),
             });
         }
-        let feed_forward_default = match config.kind.is_decoder() {
-            true => (8 * config.width).div_ceil(3).next_multiple_of(FEED_FORWARD_MULTIPLE),
-            false => 4 * config.width,
-        };
-        let are_usually_tied = matches!(config.kind, ModelKind::Gpt2 | ModelKind::Gemma2 | ModelKind::Gemma3);
+        let are_usually_tied = config.kind.is_encoder()
+            || matches!(config.kind, ModelKind::Gpt2 | ModelKind::Gemma2 | ModelKind::Gemma3);
         Ok(Self {
             kind: config.kind,
             layers: config.layers,
             width: config.width,
             heads: config.heads,
             kv_heads: config.kv_heads.unwrap_or(config.heads),
-            feed_forward_width: config.feed_forward_width.unwrap_or(feed_forward_default),
+            feed_forward_width: config.inner_width(),
             context: config.context,
             vocabulary,
             tied_embeddings: config.tied_embeddings.unwrap_or(are_usually_tied),
             chunks: all_blocks(config.layers),
             shard: Shard::WHOLE,
             decoder: Decoder::of(config).map(Arc::new),
+            encoder: Encoder::of(config).map(Arc::new),
             classifier: None,
             tuning: None,
         })
@@ -228,6 +226,7 @@ fn all_blocks(layers: u32) -> Vec<Range<u32>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::config::{DecoderConfig, Precision};
 
     pub fn config(kind: ModelKind, layers: u32, width: u32, heads: u32, context: u32) -> ModelConfig {
         ModelConfig { layers, width, heads, context, ..ModelConfig::of(kind) }
@@ -273,6 +272,32 @@ pub(crate) mod tests {
         config.feed_forward_width = Some(11_008);
         let spec = ModelSpec::resolve(&config, 32_000).unwrap();
         assert_eq!(spec.parameter_count(), 6_738_415_616);
+    }
+
+    /// Jiang et al. 2024, "Mixtral of experts": 47 billion, of which 13 compute each token. Qwen3-30B-A3B: 30.5 and 3.3.
+    #[test]
+    fn mixtures_have_the_published_numbers_of_parameters_and_of_those_that_compute() {
+        let mut config = config(ModelKind::Mixtral, 32, 4096, 32, 4096);
+        (config.kv_heads, config.feed_forward_width) = (Some(8), Some(14_336));
+        let mixtral = ModelSpec::resolve(&config, 32_000).unwrap();
+        assert_eq!(mixtral.parameter_count(), 46_702_792_704);
+        let decoder = DecoderConfig {
+            head_dim: Some(128),
+            moe_intermediate_size: Some(768),
+            ..DecoderConfig::default()
+        };
+        let mut config = ModelConfig { kind: ModelKind::Qwen3Moe, decoder: Some(decoder), ..config };
+        (config.layers, config.width, config.kv_heads) = (48, 2048, Some(4));
+        let qwen = ModelSpec::resolve(&config, 151_936).unwrap();
+        assert_eq!(qwen.parameter_count(), 30_532_122_624);
+        for (spec, billions) in [(mixtral, 12.9), (qwen, 3.3)] {
+            let blocks = spec.blocks(1, Precision::F32);
+            let attention = 4 * u64::from(spec.layers * spec.query_width());
+            let forward: u64 = blocks.iter().map(|block| block.forward_flops_per_token).sum();
+            let matrices = (forward - attention) / 2 + blocks[0].parameters;
+            assert!((matrices as f64 / 1e9 - billions).abs() < 0.06, "{:?}: {matrices}", spec.kind);
+            assert_eq!(blocks.iter().map(|block| block.parameters).sum::<u64>(), spec.parameter_count());
+        }
     }
 
     #[test]

@@ -27,12 +27,27 @@ pub fn tiny_llama() -> ModelSpec {
 /// Never: the configurations are valid.
 #[must_use]
 pub fn tiny_decoders() -> Vec<ModelSpec> {
-    use ModelKind::{Gemma2, Gemma3, Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3, SmolLm3};
+    use ModelKind::{
+        Gemma2, Gemma3, Llama, Mistral, Mixtral, Olmo2, Olmoe, Phi3, Qwen2, Qwen3, Qwen3Moe, SmolLm3,
+    };
     let with = |kind: ModelKind, decoder: DecoderConfig| {
         let config = ModelConfig { decoder: Some(decoder), ..tiny(kind, Some(2)) };
         valid(ModelSpec::resolve(&config, VOCABULARY))
     };
     let window = || DecoderConfig { sliding_window: Some(6), head_dim: Some(12), ..DecoderConfig::default() };
+    let experts = |count: u32| DecoderConfig {
+        num_experts: Some(count),
+        num_experts_per_tok: Some(2),
+        router_aux_loss_coef: Some(0.02),
+        ..DecoderConfig::default()
+    };
+    let of_qwen = DecoderConfig {
+        head_dim: Some(12),
+        moe_intermediate_size: Some(20),
+        norm_topk_prob: Some(true),
+        mlp_only_layers: Some(vec![1]),
+        ..experts(5)
+    };
     let biases = [Some(true); 3];
     let [qkv_bias, out_bias, mlp_bias] = biases;
     vec![
@@ -40,6 +55,9 @@ pub fn tiny_decoders() -> Vec<ModelSpec> {
         with(Mistral, DecoderConfig { window_layers: Some(vec![0, 1]), ..window() }),
         with(Qwen2, DecoderConfig::default()),
         with(Qwen3, DecoderConfig { head_dim: Some(12), ..DecoderConfig::default() }),
+        with(Qwen3Moe, of_qwen),
+        with(Mixtral, experts(4)),
+        with(Olmoe, experts(4)),
         with(SmolLm3, DecoderConfig { no_rope_layers: Some(vec![1]), ..DecoderConfig::default() }),
         with(Phi3, DecoderConfig::default()),
         with(Olmo2, DecoderConfig::default()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::experts::is_of_experts;
 use super::meant::matches;
 use super::parameters::{InBlock, in_model_order};
 use super::shard::Cut;
@@ -39,6 +40,10 @@ impl Eq for Tuning {}
 
 /// End of a weight's name, and that of its adapters' names.
 const WEIGHT: &str = ".weight";
+
+/// Modules of feed-forward parts and routers. In models with experts, PEFT 0.21 adapts the matrices of all experts for these.
+const OF_EXPERTS: [&str; 10] =
+    ["experts", "gate", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "mlp", "w1", "w2", "w3"];
 
 /// The names of an adapter's matrices A and B, for the name of the adapted weight.
 #[must_use]
@@ -153,6 +158,11 @@ impl ModelSpec {
         let Some(tuning) = self.tuning.as_ref().filter(|tuning| tuning.lora.is_some()) else { return Ok(()) };
         let all = in_model_order(self);
         for (_, tensor) in all.iter().filter(|(_, tensor)| tuning.trains(&tensor.name)) {
+            if is_of_experts(&tensor.name) {
+                let reason =
+                    "experts cannot be trained beside adapters: leave them out, or remove [train.lora]";
+                return Err(ConfigError::value("train.unfrozen_parameters", &tensor.name, reason));
+            }
             let module = module_of(&tensor.name);
             let mut of_module =
                 all.iter().map(|(_, other)| &other.name).filter(|name| module_of(name) == module);
@@ -167,11 +177,39 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// Refuses targets that PEFT takes for experts or routers as well, whose adapters it stores under names of their own.
+    fn check_adapts_no_experts(&self, config: &LoraConfig) -> Result<(), ConfigError> {
+        if self.decoder.as_ref().is_none_or(|of| of.experts.is_none()) {
+            return Ok(());
+        }
+        let of_experts = |target: &&String| {
+            let last = target.rsplit('.').next().unwrap_or_default();
+            *target == LoraConfig::ALL_LINEAR || OF_EXPERTS.contains(&last)
+        };
+        let codes = match config.base {
+            FrozenFormat::Int8 => Some("int8"),
+            FrozenFormat::Nf4 => Some("nf4"),
+            FrozenFormat::F32 | FrozenFormat::Bf16 => None,
+        };
+        if let Some(codes) = codes {
+            let reason = "has no codes for experts, which are most of the model: take \"bf16\"";
+            return Err(ConfigError::value("train.lora.base", codes, reason));
+        }
+        match config.targets.iter().find(of_experts) {
+            Some(target) => {
+                let reason = "means experts and routers as well, which have no adapters here: name modules of attention, such as q_proj, k_proj, v_proj and o_proj";
+                Err(ConfigError::value("train.lora.targets", target, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn lora(&self, config: &LoraConfig) -> Result<Lora, ConfigError> {
         if self.kind == ModelKind::Phi3 {
             let reason = "Phi-3 files join the matrices of queries, keys and values, which share adapters there: not supported; take unfrozen_parameters";
             return Err(ConfigError::value("train.lora.rank", config.rank, reason));
         }
+        self.check_adapts_no_experts(config)?;
         // A tied output projection is the embedding.
         let can_be = |weight: &String| !self.tied_embeddings || *weight != self.output_projection();
         let linear = self.products().into_iter().map(|product| product.weight);
@@ -295,10 +333,17 @@ mod tests {
         for spec in
             tiny_decoders().into_iter().chain([tiny_gpt2()]).filter(|spec| spec.kind != ModelKind::Phi3)
         {
-            let of = tuned(spec.clone(), Some(config(&["all-linear"])), None).unwrap();
+            let targets: &[&str] = match spec.kind.usual_experts() {
+                Some(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
+                None => &["all-linear"],
+            };
+            let of = tuned(spec.clone(), Some(config(targets)), None).unwrap();
             let trained = of.parameters();
-            let linear =
-                spec.products().iter().filter(|product| product.weight != spec.output_projection()).count();
+            let is_adapted = |weight: &str| {
+                weight != spec.output_projection()
+                    && (spec.kind.usual_experts().is_none() || weight.contains("self_attn"))
+            };
+            let linear = spec.products().iter().filter(|product| is_adapted(&product.weight)).count();
             assert_eq!(trained.len(), 2 * linear, "{:?}", spec.kind);
             assert!(trained.iter().all(|tensor| tensor.name.contains(".lora_")));
             let mut frozen = names(of.frozen());
@@ -335,6 +380,26 @@ mod tests {
         let biases = tuned(tiny_gpt2(), None, Some(&["*.bias"])).unwrap();
         assert!(biases.parameters().iter().all(|tensor| tensor.name.ends_with(".bias")));
         assert_eq!(biases.parameters().len() + biases.frozen().len(), tiny_gpt2().parameters().len());
+    }
+
+    /// PEFT 0.21 takes these for the experts as well (`target_parameters`).
+    #[test]
+    fn adapters_of_experts_are_refused_by_name() {
+        for spec in tiny_decoders().into_iter().filter(|spec| spec.kind.usual_experts().is_some()) {
+            for target in ["all-linear", "gate", "mlp.gate_proj", "w1", "experts"] {
+                let error = tuned(spec.clone(), Some(config(&["q_proj", target])), None).unwrap_err();
+                let told = format!("train.lora.targets = {target}: means experts and routers as well");
+                assert!(error.starts_with(&told), "{error}");
+            }
+            for base in [FrozenFormat::Int8, FrozenFormat::Nf4] {
+                let error = tuned(spec.clone(), Some(LoraConfig { base, ..config(&["q_proj"]) }), None);
+                assert!(error.unwrap_err().contains("has no codes for experts"), "{base:?}");
+            }
+            let beside = tuned(spec.clone(), Some(config(&["q_proj"])), Some(&["*.experts.*"])).unwrap_err();
+            assert!(beside.contains("gate_up_proj: experts cannot be trained beside"), "{beside}");
+            let routers = tuned(spec, None, Some(&["*.mlp.gate.weight"])).unwrap();
+            assert!(routers.parameters().iter().all(|tensor| tensor.shape.len() == 2));
+        }
     }
 
     #[test]

@@ -87,6 +87,7 @@ mod tests {
             vocabulary: Some(256),
             tied_embeddings: None,
             decoder: None,
+            encoder: None,
             hidden: None,
             channels: None,
         };

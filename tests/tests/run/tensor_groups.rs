@@ -24,6 +24,7 @@ pub(super) fn model_of(width: u32) -> ModelSpec {
         vocabulary: None,
         tied_embeddings: None,
         decoder: None,
+        encoder: None,
         hidden: None,
         channels: None,
     };

@@ -1,5 +1,6 @@
 //! `config.json` of causal decoders, as transformers 4 and 5 write it.
 
+mod experts;
 mod keys;
 
 use longhaul_common::config::{
@@ -8,7 +9,7 @@ use longhaul_common::config::{
 use longhaul_common::model::{Decoder, ModelSpec};
 use serde_json::{Map, Value, json};
 
-use self::keys::{Keys, Read};
+pub(super) use self::keys::{Keys, Read};
 
 /// A key of `config.json` that is missing, or that cannot be honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,11 +32,14 @@ impl UnsupportedKey {
 }
 
 /// Families, by `model_type` and by the class that `architectures` names.
-const FAMILIES: [(&str, &str, ModelKind); 9] = [
+const FAMILIES: [(&str, &str, ModelKind); 12] = [
     ("llama", "LlamaForCausalLM", ModelKind::Llama),
     ("mistral", "MistralForCausalLM", ModelKind::Mistral),
     ("qwen2", "Qwen2ForCausalLM", ModelKind::Qwen2),
     ("qwen3", "Qwen3ForCausalLM", ModelKind::Qwen3),
+    ("qwen3_moe", "Qwen3MoeForCausalLM", ModelKind::Qwen3Moe),
+    ("mixtral", "MixtralForCausalLM", ModelKind::Mixtral),
+    ("olmoe", "OlmoeForCausalLM", ModelKind::Olmoe),
     ("smollm3", "SmolLM3ForCausalLM", ModelKind::SmolLm3),
     ("phi3", "Phi3ForCausalLM", ModelKind::Phi3),
     ("olmo2", "Olmo2ForCausalLM", ModelKind::Olmo2),
@@ -112,12 +116,12 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
             _ => None,
         }),
         rms_norm_eps: Some(keys.number("rms_norm_eps")?.unwrap_or(match kind {
-            ModelKind::Phi3 | ModelKind::Olmo2 => 1e-5,
+            ModelKind::Phi3 | ModelKind::Olmo2 | ModelKind::Olmoe | ModelKind::Mixtral => 1e-5,
             _ => 1e-6,
         })),
         ..DecoderConfig::default()
     };
-    if kind != ModelKind::Qwen2 && kind != ModelKind::Phi3 && kind != ModelKind::Mistral {
+    if has_choice_of_biases(kind) {
         let has_bias = keys.flag("attention_bias")?.unwrap_or(false);
         (decoder.qkv_bias, decoder.out_bias) = (Some(has_bias), Some(has_bias));
     } else {
@@ -141,6 +145,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     }
     rotary(&keys, kind, context, &mut decoder)?;
     windows(&keys, kind, layers, &mut decoder)?;
+    experts::read(&keys, kind, layers, &mut decoder)?;
     keys.finish(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
         from: None,
@@ -157,12 +162,16 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     })
 }
 
+fn has_choice_of_biases(kind: ModelKind) -> bool {
+    !matches!(kind, ModelKind::Qwen2 | ModelKind::Phi3 | ModelKind::Mistral | ModelKind::Mixtral)
+}
+
 /// Reads the rotary positions: `rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling`.
 fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConfig) -> Read<()> {
     const PATH: &str = "rope_parameters.";
     let usual = match kind {
         ModelKind::SmolLm3 => 2_000_000.0,
-        ModelKind::Gemma3 => 1_000_000.0,
+        ModelKind::Gemma3 | ModelKind::Mixtral => 1_000_000.0,
         _ => 10_000.0,
     };
     let original = keys.count("original_max_position_embeddings")?;
@@ -266,7 +275,7 @@ fn windows(keys: &Keys<'_>, kind: ModelKind, layers: u32, into: &mut DecoderConf
     let has_one = matches!(kind, ModelKind::Mistral | ModelKind::Gemma2 | ModelKind::Gemma3);
     let usual = (has_one && !keys.of.contains_key("sliding_window")).then_some(4096);
     let window = keys.count("sliding_window")?.or(usual);
-    let is_qwen = matches!(kind, ModelKind::Qwen2 | ModelKind::Qwen3);
+    let is_qwen = matches!(kind, ModelKind::Qwen2 | ModelKind::Qwen3 | ModelKind::Qwen3Moe);
     let window = window.filter(|_| !is_qwen || is_used == Some(true));
     let first = keys.count("max_window_layers")?;
     let period = keys.count("sliding_window_pattern")?.or(keys.count("_sliding_window_pattern")?);
@@ -283,7 +292,11 @@ fn windows(keys: &Keys<'_>, kind: ModelKind, layers: u32, into: &mut DecoderConf
     let named = kinds.map(|kinds| (0..layers).filter(|layer| kinds[*layer as usize] == WINDOWED).collect());
     let by_rule: Vec<u32> = match kind {
         // Every layer has the window.
-        ModelKind::Mistral | ModelKind::Phi3 if window.is_some() => (0..layers).collect(),
+        ModelKind::Mistral | ModelKind::Phi3 | ModelKind::Mixtral | ModelKind::Qwen3Moe
+            if window.is_some() =>
+        {
+            (0..layers).collect()
+        }
         ModelKind::Qwen2 | ModelKind::Qwen3 if is_used == Some(true) => {
             (first.unwrap_or(28)..layers).collect()
         }
@@ -348,7 +361,7 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
             set("original_max_position_embeddings", json!(original));
         }
     }
-    if !matches!(spec.kind, ModelKind::Qwen2 | ModelKind::Phi3 | ModelKind::Mistral) {
+    if has_choice_of_biases(spec.kind) {
         set("attention_bias", json!(of.qkv_bias));
     }
     if matches!(spec.kind, ModelKind::Llama | ModelKind::SmolLm3) {
@@ -357,7 +370,7 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
     let is_windowed = |layer: u32| of.window_of(layer).is_some();
     let has_windows = (0..spec.layers).any(is_windowed);
     match spec.kind {
-        ModelKind::Mistral | ModelKind::Phi3 => {
+        ModelKind::Mistral | ModelKind::Phi3 | ModelKind::Mixtral | ModelKind::Qwen3Moe => {
             set("sliding_window", json!(of.window.filter(|_| has_windows)));
         }
         ModelKind::Qwen2 | ModelKind::Qwen3 | ModelKind::Gemma2 | ModelKind::Gemma3 | ModelKind::SmolLm3 => {
@@ -367,7 +380,7 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
         }
         _ => {}
     }
-    if matches!(spec.kind, ModelKind::Qwen2 | ModelKind::Qwen3) {
+    if matches!(spec.kind, ModelKind::Qwen2 | ModelKind::Qwen3 | ModelKind::Qwen3Moe) {
         set("use_sliding_window", json!(has_windows));
     }
     if spec.kind == ModelKind::SmolLm3 {
@@ -381,6 +394,9 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
     }
     if let Some(local) = &of.window_rotary {
         set("rope_local_base_freq", json!(local.base));
+    }
+    if let Some(experts) = &of.experts {
+        experts::write(spec.kind, experts, set);
     }
     json
 }

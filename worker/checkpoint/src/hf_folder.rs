@@ -16,6 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use super::adapters::ADAPTER_CONFIG;
+use super::experts;
 use super::tensors::{self, Located};
 
 /// The weights, where there is one file.
@@ -29,7 +30,17 @@ const INDEX_BYTES_MAX: u64 = 256 << 20;
 /// Most files.
 const FILES_MAX: usize = 10_000;
 /// Ends of the names of buffers that follow from the configuration.
-const BUFFERS: [&str; 3] = [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
+const BUFFERS: [&str; 4] =
+    [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".embeddings.position_ids"];
+/// Copies of a tied output projection, and of its bias.
+const TIED: [&str; 6] = [
+    "lm_head.weight",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "lm_head.decoder.weight",
+    "lm_head.decoder.bias",
+    "generator_lm_head.weight",
+];
 /// Tensors named in a message.
 const NAMED_MAX: usize = 3;
 
@@ -52,6 +63,8 @@ pub struct StoredWeights {
     pub bytes: u64,
     /// Types of the values, such as `BF16`.
     pub types: BTreeSet<String>,
+    /// Tensors that the model does not use.
+    pub left_out: Vec<String>,
 }
 
 /// Returns the parameters of a part of the `whole` model, in the order of its flat vector.
@@ -65,12 +78,10 @@ pub(super) fn read(folder: &Path, whole: &ModelSpec, part: &ModelSpec) -> Result
     let mut flat = Vec::with_capacity(usize::try_from(part.parameter_count())?);
     // A member of a tensor group has a share of each of these.
     let layers = ModelSpec { shard: Shard::WHOLE, ..part.clone() }.parameters();
-    for (Located { stored, start }, own) in
-        tensors::located(whole.kind, &layers).into_iter().zip(part.parameters())
-    {
-        let (name, tensor) = weights.find(&stored)?;
+    let pieces = tensors::located(weights.stored(layers.clone()), &layers);
+    for (pieces, own) in pieces.iter().zip(part.parameters()) {
         for place in own.places(part.shard) {
-            append(name, tensor, start + place.start..start + place.end, &mut flat)?;
+            weights.append(pieces, place, &mut flat)?;
         }
     }
     Ok(flat)
@@ -90,13 +101,12 @@ pub(super) fn for_each(
     let weights = maps.weights(folder, whole)?;
     weights.check()?;
     let parameters = whole.parameters();
-    for (Located { stored, start }, own) in
-        tensors::located(whole.kind, &parameters).into_iter().zip(&parameters)
-    {
+    let pieces = tensors::located(weights.stored(parameters.clone()), &parameters);
+    for (pieces, own) in pieces.iter().zip(&parameters) {
         if wanted(&own.name) {
-            let (name, tensor) = weights.find(&stored)?;
-            let mut values = Vec::with_capacity(own.count() as usize);
-            append(name, tensor, start..start + own.count() as usize, &mut values)?;
+            let count = own.count() as usize;
+            let mut values = Vec::with_capacity(count);
+            weights.append(pieces, 0..count, &mut values)?;
             take(own, values)?;
         }
     }
@@ -135,9 +145,11 @@ pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>>
 /// As [`read`].
 pub(super) fn check(folder: &Path, spec: &ModelSpec) -> Result<StoredWeights> {
     let maps = Maps::open(folder)?;
-    let types = maps.weights(folder, spec)?.check()?;
+    let weights = maps.weights(folder, spec)?;
+    let types = weights.check()?;
+    let left_out = weights.tensors.keys().filter(|name| weights.is_left_out(name)).cloned().collect();
     let bytes = maps.0.iter().map(|(_, map)| map.len() as u64).sum();
-    Ok(StoredWeights { files: maps.0.len(), bytes, types })
+    Ok(StoredWeights { files: maps.0.len(), bytes, types, left_out })
 }
 
 /// The files of the weights, mapped.
@@ -216,7 +228,7 @@ impl Weights<'_> {
     /// Checks that the tensors are those of the model, in types that can be read, and returns the types.
     fn check(&self) -> Result<BTreeSet<String>> {
         let (mut read, mut types) = (BTreeSet::new(), BTreeSet::new());
-        for parameter in tensors::stored(self.spec.kind, self.spec.parameters()) {
+        for parameter in self.stored(self.spec.parameters()) {
             let (name, tensor) = self.find(&parameter)?;
             check_shape(name, tensor, &parameter)?;
             width_of(name, tensor.dtype())?;
@@ -227,12 +239,31 @@ impl Weights<'_> {
         Ok(types)
     }
 
+    /// Returns the tensors of the files with these parameters. Matrices of experts may be there one by one, or as one.
+    fn stored(&self, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
+        let are_stacked = self.tensors.keys().any(|name| experts::is_stacked(name));
+        if are_stacked { parameters } else { tensors::stored(self.spec.kind, parameters) }
+    }
+
+    /// Appends a stretch of the values of a parameter with these pieces.
+    fn append(&self, pieces: &[Located], place: Range<usize>, into: &mut Vec<f32>) -> Result<()> {
+        for Located { stored, start, own } in pieces {
+            let (first, end) = (place.start.max(own.start), place.end.min(own.end));
+            if first < end {
+                let (name, tensor) = self.find(stored)?;
+                append(name, tensor, start + first - own.start..start + end - own.start, into)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns a parameter's tensor, and its name in the file.
     fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &TensorView<'_>)> {
         let name = parameter.name.as_str();
         // Models saved without their head have no prefix.
         let bare = name.strip_prefix("model.").or_else(|| name.strip_prefix("transformer.")).unwrap_or(name);
         let found = [name, bare].into_iter().find_map(|name| self.tensors.get_key_value(name));
+        let found = found.or_else(|| self.tensors.get_key_value(&old_name(name)?));
         let (name, tensor) = found.with_context(|| {
             format!(
                 "{} has no tensor {name}: its config.json is of another model, or a file of its weights is missing",
@@ -242,14 +273,22 @@ impl Weights<'_> {
         Ok((name, tensor))
     }
 
+    /// Whether a tensor belongs to a part of an encoder that masked language modelling does not use.
+    fn is_left_out(&self, name: &str) -> bool {
+        let parts = [".pooler.", "cls.seq_relationship."];
+        self.spec.encoder.is_some() && parts.iter().any(|part| name.contains(part))
+    }
+
     /// Refuses tensors that the model does not have.
     fn check_rest(&self, read: &BTreeSet<String>) -> Result<()> {
         let is_buffer = |name: &str| BUFFERS.iter().any(|end| name.ends_with(end));
         // A tied output projection, which some writers store as well.
-        let is_tied = |name: &str| name == "lm_head.weight" && self.spec.tied_embeddings;
+        let is_tied = |name: &str| self.spec.tied_embeddings && TIED.contains(&name);
         let left = self.tensors.keys().filter(|name| !read.contains(*name));
-        let left: Vec<&str> =
-            left.map(String::as_str).filter(|name| !is_buffer(name) && !is_tied(name)).collect();
+        let left: Vec<&str> = left
+            .map(String::as_str)
+            .filter(|name| !is_buffer(name) && !is_tied(name) && !self.is_left_out(name))
+            .collect();
         ensure!(
             left.is_empty(),
             "{} has {} tensors that its config.json does not describe, such as {}",
@@ -259,6 +298,14 @@ impl Weights<'_> {
         );
         Ok(())
     }
+}
+
+/// Returns the name of an encoder's norm in files of the first versions.
+fn old_name(name: &str) -> Option<String> {
+    let old = |new: &str, old: &str| {
+        Some(format!("{}LayerNorm.{old}", name.strip_suffix(&format!("LayerNorm.{new}"))?))
+    };
+    old("weight", "gamma").or_else(|| old("bias", "beta"))
 }
 
 fn check_shape(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec) -> Result<()> {

@@ -5,6 +5,7 @@ use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
 
 use super::decoder_config::{self, UnsupportedKey};
+use super::encoder_config;
 use super::{Companions, MODEL_CONFIG};
 use longhaul_common::model::GPT2_NORM_EPSILON;
 
@@ -20,10 +21,11 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
             "torch_dtype": "float32",
         });
     }
-    match (&spec.decoder, spec.kind) {
+    match (&spec.decoder, &spec.encoder) {
         (Some(decoder), _) => decoder_config::write(spec, decoder),
+        (None, Some(encoder)) => encoder_config::write(spec, encoder),
         // Classifiers are described above.
-        (None, _) => json!({
+        (None, None) => json!({
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "activation_function": "gelu_new",
@@ -87,8 +89,11 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
     let config = match (json.as_object(), decoder_config::family(name)) {
         (Some(keys), Some(kind)) => decoder_config::read(keys, kind)?,
         (Some(_), None) if name == "gpt2" => gpt2(json)?,
+        (Some(keys), None) if let Some(kind) = encoder_config::family(name) => {
+            encoder_config::read(keys, kind)?
+        }
         _ => {
-            let known = decoder_config::names().join(", ");
+            let known = [decoder_config::names(), encoder_config::names()].concat().join(", ");
             return Err(refused("model_type", format!("gpt2, {known} are supported")));
         }
     };
@@ -163,6 +168,34 @@ mod tests {
             let json = to_json(&spec);
             assert_eq!((json["model_type"].as_str(), json["num_labels"].as_u64()), (Some(kind), Some(3)));
             assert!(is_of_images(&json) && from_json(&json).is_err(), "{json}");
+        }
+    }
+
+    /// The descriptions that transformers wrote of each encoder.
+    #[test]
+    fn a_description_of_an_encoder_is_read_and_a_key_that_cannot_be_honoured_is_refused() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/encoders");
+        let read = |case: &str| -> Value {
+            serde_json::from_slice(&std::fs::read(folder.join(case).join(MODEL_CONFIG)).unwrap()).unwrap()
+        };
+        for case in ["bert", "roberta", "xlm-roberta", "electra"] {
+            let spec = from_json(&read(case)).unwrap();
+            assert_eq!(from_json(&to_json(&spec)), Ok(spec), "{case}");
+        }
+        for (case, key, value, words) in [
+            ("bert", "hidden_act", json!("relu"), "hidden_act = \"relu\": gelu and gelu_new are"),
+            ("bert", "is_decoder", json!(true), "is_decoder = true: an encoder"),
+            ("bert", "position_embedding_type", json!("relative_key"), "absolute positions are supported"),
+            ("bert", "tie_word_embeddings", json!(false), "tie_word_embeddings = false: the output"),
+            ("bert", "embedding_size", json!(8), "embedding_size = 8: this key is not known"),
+            ("roberta", "max_position_embeddings", json!(2), "max_position_embeddings = 2: positions begin"),
+            ("electra", "num_attention_heads", json!(3), "model.width = 16: must be a multiple"),
+            ("electra", "vocab_size", Value::Null, "vocab_size = null: it is missing"),
+        ] {
+            let mut json = read(case);
+            json[key] = value;
+            let message = from_json(&json).unwrap_err().to_string();
+            assert!(message.contains(words), "{case}, {key}: {message}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_proto::little_endian::{extend_f32, f32_of, of_f32};
 use safetensors::{Dtype, SafeTensors, View};
 
-use super::CheckpointError;
 use super::adapters::PREFIX;
+use super::{CheckpointError, experts};
 
 /// A named tensor.
 struct F32<'a> {
@@ -68,18 +69,26 @@ const JOINED: [(&[&str], &str); 2] = [
 
 /// Returns the tensors of a checkpoint's file. Names of adapters' files begin as PEFT's.
 pub(super) fn stored_in(spec: &ModelSpec) -> Vec<ParameterSpec> {
-    let mut tensors = stored(spec.kind, spec.synchronised());
-    if spec.tuning.as_ref().is_some_and(|tuning| tuning.lora.is_some()) {
-        tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
+    if spec.tuning.as_ref().is_none_or(|tuning| tuning.lora.is_none()) {
+        return stored(spec.kind, spec.synchronised());
     }
+    let mut tensors = spec.synchronised();
+    tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
     tensors
 }
 
 /// Returns the tensors of a file with these parameters. In the flat vector, their values have the same order.
 pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
-    if kind != ModelKind::Phi3 {
-        return parameters;
+    match kind {
+        ModelKind::Phi3 => joined(parameters),
+        _ if kind.usual_experts().is_some() => {
+            parameters.into_iter().flat_map(|parameter| experts::stored(kind, parameter)).collect()
+        }
+        _ => parameters,
     }
+}
+
+fn joined(parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
     let mut stored = Vec::<ParameterSpec>::with_capacity(parameters.len());
     for parameter in parameters {
         let joined = JOINED.iter().find_map(|(parts, whole)| {
@@ -96,26 +105,34 @@ pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<Par
     stored
 }
 
-/// A parameter's place in the files.
+/// A piece of a parameter in the files.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Located {
     /// The tensor that holds it.
     pub stored: ParameterSpec,
-    /// The parameter's first value in that tensor.
+    /// Its first value in that tensor.
     pub start: usize,
+    /// Its values in the parameter.
+    pub own: Range<usize>,
 }
 
-/// Returns the place of each of these parameters, which are of whole layers.
-pub(super) fn located(kind: ModelKind, parameters: &[ParameterSpec]) -> Vec<Located> {
-    let mut places = Vec::with_capacity(parameters.len());
-    for stored in stored(kind, parameters.to_vec()) {
-        let mut start = 0;
-        while let Some(parameter) = parameters.get(places.len()).filter(|_| start < stored.count() as usize) {
-            places.push(Located { stored: stored.clone(), start });
-            start += parameter.count() as usize;
+/// Returns the pieces of each of these parameters, which are of whole layers, in the tensors of their file.
+pub(super) fn located(stored: Vec<ParameterSpec>, parameters: &[ParameterSpec]) -> Vec<Vec<Located>> {
+    let mut stored = stored.into_iter();
+    let (mut current, mut read) = (stored.next(), 0);
+    let pieces = |parameter: &ParameterSpec| {
+        let (count, mut pieces, mut own) = (parameter.count() as usize, Vec::new(), 0);
+        while let Some(tensor) = current.as_ref().filter(|_| own < count) {
+            let len = (count - own).min(tensor.count() as usize - read);
+            pieces.push(Located { stored: tensor.clone(), start: read, own: own..own + len });
+            (own, read) = (own + len, read + len);
+            if read == tensor.count() as usize {
+                (current, read) = (stored.next(), 0);
+            }
         }
-    }
-    places
+        pieces
+    };
+    parameters.iter().map(pieces).collect()
 }
 
 /// Writes flat vectors under their names.

@@ -1,6 +1,7 @@
 // All uses of libtorch, as one translation unit: its headers take the compiler longer than all code here.
 
 #include "deferred_weights.cpp"
+#include "experts.cpp"
 #include "frozen_product.cpp"
 #include "fused_adamw.cpp"
 #include "gradient_hooks.cpp"

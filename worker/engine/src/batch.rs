@@ -126,6 +126,11 @@ impl<'a> Deref for MicroBatch<'a> {
 }
 
 impl MicroBatch<'_> {
+    /// Returns its share of a batch with a mean over `count` losses.
+    pub(crate) fn share(&self, count: usize) -> f64 {
+        self.losses() as f64 / count.max(1) as f64
+    }
+
     /// Returns the weights of the samples' losses `[B]`, if they differ or losses are requested.
     pub(crate) fn weights(&self, device: Device) -> Result<Option<Tensor>, TchError> {
         let weights = self.samples.weights();

@@ -9,7 +9,7 @@ use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
 use crate::models::{
-    Columns, Deferred, Documents, Left, Model, Objective, Parameters, Products, TensorGroup,
+    Columns, Deferred, Documents, Left, Model, Objective, Parameters, Pass, Products, TensorGroup,
 };
 
 /// Some blocks, and their tensors.
@@ -112,6 +112,8 @@ impl Targets {
 pub(super) struct SavedActivations {
     targets: Option<Targets>,
     documents: Option<Documents>,
+    /// Share of the micro-batch in the batch.
+    share: f64,
     activations: Activations,
 }
 
@@ -211,8 +213,10 @@ impl Chunk {
         input: &Tensor,
         targets: Option<Targets>,
         documents: Option<Documents>,
+        share: f64,
     ) -> Result<(Tensor, SavedActivations), TchError> {
-        let through = |part, x: &Tensor| self.through(part, x, targets.as_ref(), documents.as_ref());
+        let pass = Pass { documents: documents.as_ref(), balance: share };
+        let through = |part, x: &Tensor| self.through(part, x, targets.as_ref(), pass);
         if self.recompute {
             let mut inputs = Vec::with_capacity(self.blocks.len());
             let output = tch::no_grad(|| {
@@ -223,7 +227,7 @@ impl Chunk {
                 })
             })?;
             let activations = Activations::Inputs(inputs);
-            return Ok((output, SavedActivations { targets, documents, activations }));
+            return Ok((output, SavedActivations { targets, documents, share, activations }));
         }
         let input = if self.takes_tokens() {
             input.shallow_clone()
@@ -235,12 +239,12 @@ impl Chunk {
         let handed_on = output.f_detach()?;
         let input = (!self.takes_tokens()).then_some(input);
         let activations = Activations::Graph { input, output };
-        Ok((handed_on, SavedActivations { targets, documents, activations }))
+        Ok((handed_on, SavedActivations { targets, documents, share, activations }))
     }
 
     /// Returns the gradients, given that of the residual stream behind the blocks, or `None` if they end with the loss.
     pub fn backward(&self, kept: SavedActivations, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
-        let SavedActivations { targets, documents, activations } = kept;
+        let SavedActivations { targets, documents, share, activations } = kept;
         match activations {
             Activations::Graph { input, output } => {
                 let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();
@@ -251,7 +255,8 @@ impl Chunk {
                 self.sort(gradients.into_iter().map(known).collect(), input)
             }
             Activations::Inputs(inputs) => {
-                self.backward_again(inputs, targets.as_ref(), documents.as_ref(), gradient)
+                let pass = Pass { documents: documents.as_ref(), balance: share };
+                self.backward_again(inputs, targets.as_ref(), pass, gradient)
             }
         }
     }
@@ -261,7 +266,7 @@ impl Chunk {
         &self,
         mut inputs: Vec<Tensor>,
         targets: Option<&Targets>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
         gradient: Option<&Tensor>,
     ) -> Result<Gradients, TchError> {
         let mut gradients: Vec<Option<Tensor>> = self.leaves.iter().map(|_| None).collect();
@@ -272,7 +277,7 @@ impl Chunk {
             let is_first =
                 self.takes_tokens() && self.blocks[..at].iter().all(|block| block.leaves.is_empty());
             let input = if is_first { input } else { input.f_detach()?.f_set_requires_grad(true)? };
-            let output = self.through(block.part, &input, targets, documents)?;
+            let output = self.through(block.part, &input, targets, pass)?;
             let root = root_of(output, behind.as_ref())?;
             let mut leaves: Vec<Tensor> =
                 block.leaves.iter().map(|&at| self.leaves[at].shallow_clone()).collect();
@@ -317,11 +322,11 @@ impl Chunk {
         part: Part,
         x: &Tensor,
         targets: Option<&Targets>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
         match (part, targets) {
-            (Part::Embedding, _) => self.model.embed(x, documents),
-            (Part::Layer(at), _) => self.model.layer(at, x, documents),
+            (Part::Embedding, _) => self.model.embed(x, pass.documents),
+            (Part::Layer(at), _) => self.model.layer(at, x, pass),
             (Part::Head, Some(targets)) => targets.loss(&self.model, x),
             (Part::Head, None) => Ok(x.shallow_clone()),
         }

@@ -50,7 +50,7 @@ impl Generator {
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
-        if spec.classifier.is_some() {
+        if spec.classifier.is_some() || spec.encoder.is_some() {
             return Err(EngineError::NoText);
         }
         set_threads(threads);

@@ -6,8 +6,10 @@ use tch::{Device, TchError, Tensor};
 
 use super::chunk::Targets;
 use super::hooks::GradientHooks;
+
 use super::{Engine, EngineError, StepOutcome, clipping};
 use crate::batch::{Batch, MicroBatch};
+use crate::models::Pass;
 
 impl Engine {
     /// Computes the gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
@@ -95,7 +97,8 @@ impl Engine {
         for micro in micros {
             let targets = self.targets(count, micro)?;
             let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-            let (loss, kept) = chunk.forward(&input, Some(targets), micro.documents(self.device)?)?;
+            let documents = micro.documents(self.device)?;
+            let (loss, kept) = chunk.forward(&input, Some(targets), documents, micro.share(count))?;
             losses.samples.extend(kept.losses());
             let gradients = chunk.backward(kept, None)?.tensors;
             for (sum, gradient) in sums.iter_mut().zip(&gradients) {
@@ -116,7 +119,8 @@ impl Engine {
         let targets = self.targets(count, micro)?;
         let (model, documents) = (self.whole()?, micro.documents(self.device)?);
         let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-        let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
+        let pass = Pass { documents: documents.as_ref(), balance: micro.share(count) };
+        let x = model.forward_in(&input, pass)?; // [B, T, D]
         let loss = targets.loss(model, &x)?;
         losses.shares.push(loss.f_detach()?);
         losses.samples.extend(targets.losses());

@@ -173,7 +173,8 @@ impl Stages for Step<'_> {
         let is_last = self.rank.is_last_stage(task);
         let documents = micro.documents(self.engine.device)?;
         let targets = if is_last { Some(self.engine.targets(self.count, &micro)?) } else { None };
-        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets, documents)?;
+        let (output, kept) =
+            self.engine.chunk(task)?.forward(&input, targets, documents, micro.share(self.count))?;
         self.sample_losses.extend(kept.losses().map(|losses| (task.micro_batch, losses)));
         self.kept.insert((task.chunk, task.micro_batch), kept);
         if is_last {

@@ -94,6 +94,7 @@ fn spec() -> ModelSpec {
         vocabulary: Some(64),
         tied_embeddings: None,
         decoder: None,
+        encoder: None,
         hidden: None,
         channels: None,
     };

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use longhaul_checkpoint::{OpenedModel, open_model};
-use longhaul_common::config::Precision;
-use longhaul_engine::models::{Cache, Model, Parameters};
+use longhaul_common::config::{Precision, TrainConfig};
+use longhaul_engine::models::{Cache, FrozenWeights, Model, Parameters};
+use longhaul_engine::{Batch, Engine};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 /// Families with their variants, and whether they have to be here.
-pub const CASES: [&str; 14] = [
+pub const CASES: [&str; 17] = [
     "gemma2",
     "gemma3",
     "llama",
@@ -19,11 +20,14 @@ pub const CASES: [&str; 14] = [
     "llama-llama3",
     "llama-yarn",
     "mistral",
+    "mixtral",
     "olmo2",
+    "olmoe",
     "phi3",
     "phi3-longrope",
     "qwen2",
     "qwen3",
+    "qwen3-moe",
     "smollm3",
 ];
 
@@ -38,6 +42,8 @@ pub struct Expected {
     bf16_error: f64,
     /// By parameter: the norm of its gradient, and its first three values.
     gradients: BTreeMap<String, Vec<f64>>,
+    /// The same with the loss that balances experts.
+    balanced: Option<BTreeMap<String, Vec<f64>>>,
 }
 
 pub fn folder(case: &str) -> PathBuf {
@@ -85,16 +91,22 @@ fn logits_losses_and_gradients_are_those_of_transformers() {
         let difference = (loss.double_value(&[]) - expected.loss).abs() / expected.loss;
         assert!(difference < 1e-5, "{case}: the loss is off by {difference}");
         loss.backward();
-        check_gradients(case, &opened, &parameters, &expected);
+        let found = parameters.views().iter().map(Tensor::grad);
+        check_gradients(case, &opened, found, &expected.gradients);
     }
 }
 
-fn check_gradients(case: &str, opened: &OpenedModel, parameters: &Parameters, expected: &Expected) {
+fn check_gradients(
+    case: &str,
+    opened: &OpenedModel,
+    found: impl Iterator<Item = Tensor>,
+    expected: &BTreeMap<String, Vec<f64>>,
+) {
     let specs = opened.spec.parameters();
-    assert_eq!(expected.gradients.len(), specs.len(), "{case}");
-    for (spec, view) in specs.iter().zip(parameters.views()) {
-        let reference = &expected.gradients[&spec.name];
-        let gradient = view.grad().flatten(0, -1);
+    assert_eq!(expected.len(), specs.len(), "{case}");
+    for (spec, gradient) in specs.iter().zip(found) {
+        let reference = &expected[&spec.name];
+        let gradient = gradient.flatten(0, -1);
         let (norm, scale) = (gradient.norm().double_value(&[]), reference[0]);
         assert!((norm - scale).abs() < 1e-4 * scale, "{case}, {}: norm {norm}, expected {scale}", spec.name);
         for (at, value) in reference[1..].iter().enumerate() {
@@ -102,6 +114,33 @@ fn check_gradients(case: &str, opened: &OpenedModel, parameters: &Parameters, ex
             let off = (found - value).abs();
             assert!(off < 1e-4 * scale, "{case}, {} [{at}]: {found}, expected {value}", spec.name);
         }
+    }
+}
+
+/// Hooks deliver gradients one by one; the reported loss is without the balance.
+#[test]
+fn gradients_with_the_balance_of_experts_are_those_of_transformers() {
+    let case = "olmoe";
+    let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
+    let mut batch = Batch::new(expected.tokens.len() - 1);
+    batch.push(expected.tokens.iter().map(|token| *token as u32));
+    let balanced = expected.balanced.unwrap();
+    assert!(balanced != expected.gradients);
+    for recompute in [false, true] {
+        let train = TrainConfig { recompute, micro_batch: 1, ..TrainConfig::default() };
+        let frozen = FrozenWeights::of(&opened.spec, Device::Cpu);
+        let mut engine =
+            Engine::with_parameters(&opened.spec, &train, 1, &opened.parameters, frozen, None).unwrap();
+        let mut flat = Vec::new();
+        let outcome = engine.gradient_by_tensor(&batch, &mut flat, &mut |_, _| {}).unwrap();
+        assert!((f64::from(outcome.loss) - expected.loss).abs() < 1e-5 * expected.loss);
+        let mut rest = flat.as_slice();
+        let found = opened.spec.parameters().into_iter().map(|tensor| {
+            let (own, others) = rest.split_at(tensor.count() as usize);
+            rest = others;
+            Tensor::from_slice(own)
+        });
+        check_gradients(case, &opened, found, &balanced);
     }
 }
 

@@ -10,6 +10,7 @@ mod data_in_s3;
 mod decoders;
 mod deploy;
 mod doctor;
+mod encoders;
 mod for_libtorch;
 mod optimisers;
 #[cfg(feature = "otel")]

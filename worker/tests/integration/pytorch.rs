@@ -64,6 +64,7 @@ fn language_model(kind: ModelKind) -> ModelConfig {
         vocabulary: None,
         tied_embeddings: None,
         decoder: None,
+        encoder: None,
         hidden: None,
         channels: None,
     }

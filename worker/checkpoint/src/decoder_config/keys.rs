@@ -8,31 +8,31 @@ use serde_json::{Map, Value};
 use super::UnsupportedKey;
 
 /// The keys of an object, which all have to be read.
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     pub(super) of: &'a Map<String, Value>,
     read: RefCell<BTreeSet<&'static str>>,
     /// Prefix of the keys in messages.
     path: &'static str,
 }
 
-pub(super) type Read<T> = Result<T, UnsupportedKey>;
+pub(crate) type Read<T> = Result<T, UnsupportedKey>;
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(of: &'a Map<String, Value>, path: &'static str) -> Self {
+    pub(crate) fn new(of: &'a Map<String, Value>, path: &'static str) -> Self {
         Self { of, read: RefCell::default(), path }
     }
 
     /// Returns a value; `None`: it is absent or null.
-    pub(super) fn get(&self, key: &'static str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, key: &'static str) -> Option<&'a Value> {
         self.read.borrow_mut().insert(key);
         self.of.get(key).filter(|value| !value.is_null())
     }
 
-    pub(super) fn refused(&self, key: &str, value: &Value, reason: impl Into<String>) -> UnsupportedKey {
+    pub(crate) fn refused(&self, key: &str, value: &Value, reason: impl Into<String>) -> UnsupportedKey {
         UnsupportedKey::new(&format!("{}{key}", self.path), value, reason)
     }
 
-    pub(super) fn parsed<T>(
+    pub(crate) fn parsed<T>(
         &self,
         key: &'static str,
         wanted: &str,
@@ -43,33 +43,33 @@ impl<'a> Keys<'a> {
         Ok(Some(parsed))
     }
 
-    pub(super) fn count(&self, key: &'static str) -> Read<Option<u32>> {
+    pub(crate) fn count(&self, key: &'static str) -> Read<Option<u32>> {
         self.parsed(key, "a whole number below 2^32", |value| value.as_u64()?.try_into().ok())
     }
 
-    pub(super) fn number(&self, key: &'static str) -> Read<Option<f64>> {
+    pub(crate) fn number(&self, key: &'static str) -> Read<Option<f64>> {
         self.parsed(key, "a number", Value::as_f64)
     }
 
-    pub(super) fn flag(&self, key: &'static str) -> Read<Option<bool>> {
+    pub(crate) fn flag(&self, key: &'static str) -> Read<Option<bool>> {
         self.parsed(key, "true or false", Value::as_bool)
     }
 
-    pub(super) fn text(&self, key: &'static str) -> Read<Option<&'a str>> {
+    pub(crate) fn text(&self, key: &'static str) -> Read<Option<&'a str>> {
         self.parsed(key, "text", Value::as_str)
     }
 
-    pub(super) fn numbers(&self, key: &'static str) -> Read<Option<Vec<f64>>> {
+    pub(crate) fn numbers(&self, key: &'static str) -> Read<Option<Vec<f64>>> {
         let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect();
         self.parsed(key, "a list of numbers", numbers)
     }
 
-    pub(super) fn needed<T>(&self, key: &'static str, value: Option<T>) -> Read<T> {
+    pub(crate) fn needed<T>(&self, key: &'static str, value: Option<T>) -> Read<T> {
         value.ok_or_else(|| self.refused(key, &Value::Null, "it is missing"))
     }
 
     /// Refuses a value other than the only one supported.
-    pub(super) fn expect(
+    pub(crate) fn expect(
         &self,
         key: &'static str,
         is_supported: impl Fn(&Value) -> bool,
@@ -82,7 +82,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses the first key that nobody has read.
-    pub(super) fn finish(&self, known: &[&str]) -> Read<()> {
+    pub(crate) fn finish(&self, known: &[&str]) -> Read<()> {
         let read = self.read.borrow();
         let is_left = |key: &&String| !read.contains(key.as_str()) && !known.contains(&key.as_str());
         match self.of.keys().find(is_left) {

@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use longhaul_common::model::Experts;
+
 use super::*;
 use crate::model_config::{from_json, to_json};
 
@@ -17,7 +19,7 @@ fn descriptions() -> Vec<(String, Value)> {
 #[test]
 fn each_description_of_transformers_is_read_and_leads_back_to_its_model() {
     let all = descriptions();
-    assert!(all.len() > 13, "{}", all.len());
+    assert!(all.len() > 16, "{}", all.len());
     for (name, json) in all {
         let spec = from_json(&json).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(from_json(&to_json(&spec)).as_ref(), Ok(&spec), "{name}");
@@ -66,6 +68,19 @@ fn a_key_that_cannot_be_honoured_is_refused_by_its_name() {
             "use_bidirectional_attention = true: attention is causal",
         ),
         ("gemma2", "head_dim", json!(7), "rotary positions need an even width"),
+        ("mixtral", "router_jitter_noise", json!(0.1), "router_jitter_noise = 0.1: noise of the router's"),
+        ("mixtral", "num_experts", json!(7), "num_local_experts = 4: num_experts is another number"),
+        ("olmoe", "clip_qkv", json!(8.0), "clip_qkv = 8.0: clipping of queries"),
+        (
+            "qwen3-moe",
+            "shared_expert_intermediate_size",
+            json!(8),
+            "shared_expert_intermediate_size = 8: this key is not known",
+        ),
+        ("qwen3-moe", "decoder_sparse_step", json!(0), "decoder_sparse_step = 0: it must be at least 1"),
+        ("qwen3-moe", "num_experts_per_tok", json!(9), "model.decoder.num_experts_per_tok = 9: must be"),
+        ("qwen3", "num_experts", json!(8), "num_experts = 8: this key is not known"),
+        ("llama", "model_type", json!("qwen2_moe"), "model_type = \"qwen2_moe\": gpt2, llama, mistral"),
         ("llama", "model_type", json!("mamba"), "model_type = \"mamba\": gpt2, llama, mistral"),
     ] {
         let mut json = all[name].clone();
@@ -122,6 +137,50 @@ fn descriptions_of_older_versions_are_read() {
     assert_eq!(decoder(unused).window_of(0), None);
     assert!(!decoder(json!({"model_type": "phi3", "attention_bias": false})).qkv_bias);
     assert!(!with(json!({"model_type": "qwen2"})).tied_embeddings);
+}
+
+#[test]
+fn experts_are_where_transformers_has_them_and_balanced_where_it_adds_the_loss() {
+    let read = |more: Value| {
+        let mut json = json!({
+            "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 96,
+            "max_position_embeddings": 128, "vocab_size": 100,
+        });
+        json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let spec = from_json(&json).unwrap();
+        assert_eq!(from_json(&to_json(&spec)).as_ref(), Ok(&spec));
+        spec.decoder.unwrap().experts.clone().unwrap()
+    };
+    // As Qwen's files have them.
+    let qwen = read(json!({
+        "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "norm_topk_prob": true,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3], "output_router_logits": false, "router_aux_loss_coef": 0.001,
+        "max_window_layers": 6, "use_sliding_window": false, "sliding_window": null,
+    }));
+    let expected = Experts {
+        count: 16,
+        chosen: 4,
+        width: 24,
+        are_normalised: true,
+        balance: 0.0,
+        dense_layers: vec![0, 2, 3, 4],
+    };
+    assert_eq!(qwen, expected);
+    let mixtral =
+        read(json!({"model_type": "mixtral", "output_router_logits": true, "router_aux_loss_coef": 0.02}));
+    let usual =
+        Experts { count: 8, chosen: 2, width: 96, are_normalised: true, balance: 0.02, dense_layers: vec![] };
+    assert_eq!(mixtral, usual);
+    let olmoe = read(json!({"model_type": "olmoe", "output_router_logits": true, "clip_qkv": null}));
+    let usual = Experts {
+        count: 64,
+        chosen: 8,
+        width: 96,
+        are_normalised: false,
+        balance: 0.01,
+        dense_layers: vec![],
+    };
+    assert_eq!(olmoe, usual);
 }
 
 /// Transformers prefers one of the two; a flat object has no effect in Gemma 3.

@@ -5,9 +5,11 @@ use std::ops::Range;
 use longhaul_common::model::{self, Activation, ModelSpec, QueryNorm};
 use tch::{Kind, TchError, Tensor};
 
+use super::Pass;
 use super::attention::Attending;
 use super::cache::{Cache, Past};
 use super::documents::Documents;
+use super::experts::Experts;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
 use super::rotary::{TurnTables, Turns};
@@ -41,13 +43,24 @@ struct Block {
     query_norms: Option<QueryNorms>,
     out: Affine, // [D, H·E]
     feed_forward_norms: Norms,
+    feed_forward: FeedForward,
+    attending: Attending,
+    head_width: i64,
+    products: Products,
+}
+
+#[derive(Debug)]
+enum FeedForward {
+    Dense(Box<Dense>),
+    Experts(Experts),
+}
+
+#[derive(Debug)]
+struct Dense {
     gate: Affine, // [F, D]
     up: Affine,   // [F, D]
     down: Affine, // [D, F]
     activation: Activation,
-    attending: Attending,
-    head_width: i64,
-    products: Products,
 }
 
 /// A matrix, and its bias if it has one.
@@ -88,11 +101,12 @@ impl Decoder {
         products: Products,
     ) -> Result<Self, TchError> {
         let layers = spec.layers_in(chunk);
+        let mixtures = (0..spec.layers).filter(|layer| of.experts_of(*layer).is_some()).count();
         Ok(Self {
             tokens: chunk.contains(&0).then(|| parameters.view("model.embed_tokens.weight")),
             embedding_scale: of.embedding_scale,
             tables: TurnTables::new(of, spec.context, layers.clone(), parameters.flat().device())?,
-            blocks: layers.map(|layer| Block::new(of, parameters, layer, &products)).collect(),
+            blocks: layers.map(|layer| Block::new(of, mixtures, parameters, layer, &products)).collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(of, parameters, "model.norm"),
                 output: products.matrix(parameters, spec.output_projection()),
@@ -108,15 +122,15 @@ impl Decoder {
         &self,
         input: &Tensor,
         cache: Option<&Cache>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let turns = self.turns(cache.map_or(0, Cache::len), input.size()[1], documents)?;
+        let turns = self.turns(cache.map_or(0, Cache::len), input.size()[1], pass.documents)?;
         let mut x = match self.embed(input) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (at, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, &turns, cache.map(|cache| cache.layer(at)), documents)?; // [B, T, D]
+            x = block.forward(&x, &turns, cache.map(|cache| cache.layer(at)), pass)?; // [B, T, D]
         }
         Ok(x)
     }
@@ -141,15 +155,10 @@ impl Decoder {
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
-    pub(super) fn layer(
-        &self,
-        at: usize,
-        x: &Tensor,
-        documents: Option<&Documents>,
-    ) -> Option<Result<Tensor, TchError>> {
+    pub(super) fn layer(&self, at: usize, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
         let block = self.blocks.get(at)?;
-        let turns = self.turns(0, x.size()[1], documents);
-        Some(turns.and_then(|turns| block.forward(x, &turns, None, documents)))
+        let turns = self.turns(0, x.size()[1], pass.documents);
+        Some(turns.and_then(|turns| block.forward(x, &turns, None, pass)))
     }
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
@@ -164,7 +173,13 @@ impl Decoder {
 }
 
 impl Block {
-    fn new(of: &model::Decoder, parameters: &Parameters, layer: u32, products: &Products) -> Self {
+    fn new(
+        of: &model::Decoder,
+        mixtures: usize,
+        parameters: &Parameters,
+        layer: u32,
+        products: &Products,
+    ) -> Self {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let affine = |has_bias: bool, part: &str| Affine {
             weight: products.matrix(parameters, &format!("{}.weight", name(part))),
@@ -192,10 +207,17 @@ impl Block {
                 before: norm(before, feed_forward_norm),
                 behind: norm(behind, "post_feedforward_layernorm"),
             },
-            gate: affine(of.mlp_bias, "mlp.gate_proj"),
-            up: affine(of.mlp_bias, "mlp.up_proj"),
-            down: affine(of.mlp_bias, "mlp.down_proj"),
-            activation: of.activation,
+            feed_forward: match of.experts_of(layer) {
+                Some(experts) => {
+                    FeedForward::Experts(Experts::new(experts, mixtures, parameters, layer, products))
+                }
+                None => FeedForward::Dense(Box::new(Dense {
+                    gate: affine(of.mlp_bias, "mlp.gate_proj"),
+                    up: affine(of.mlp_bias, "mlp.up_proj"),
+                    down: affine(of.mlp_bias, "mlp.down_proj"),
+                    activation: of.activation,
+                })),
+            },
             attending: Attending {
                 scale: of.score_scalar.sqrt().recip(),
                 window: of.window_of(layer).map(i64::from),
@@ -211,11 +233,15 @@ impl Block {
         x: &Tensor,
         turns: &Turns,
         past: Option<Past<'_>>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let attention = |x: &Tensor| self.attention(x, turns, past, documents);
+        let attention = |x: &Tensor| self.attention(x, turns, past, pass.documents);
         let x = x.f_add(&self.attention_norms.around(x, attention)?)?; // [B, T, D]
-        x.f_add(&self.feed_forward_norms.around(&x, |x| self.feed_forward(x))?) // [B, T, D]
+        let feed_forward = |x: &Tensor| match &self.feed_forward {
+            FeedForward::Dense(dense) => dense.forward(x, &self.products),
+            FeedForward::Experts(experts) => experts.forward(x, pass.balance),
+        };
+        x.f_add(&self.feed_forward_norms.around(&x, feed_forward)?) // [B, T, D]
     }
 
     fn attention(
@@ -248,16 +274,18 @@ impl Block {
         let (batch, length) = (projected.size()[0], projected.size()[1]);
         projected.f_view([batch, length, -1, self.head_width])?.f_transpose(1, 2)
     }
+}
 
-    fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let x = self.products.enter_columns(x)?; // [B, T, D]
-        let gate = self.gate.of(&self.products, &x)?; // [B, T, F]
+impl Dense {
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let x = products.enter_columns(x)?; // [B, T, D]
+        let gate = self.gate.of(products, &x)?; // [B, T, F]
         let gate = match self.activation {
             Activation::Silu => gate.f_silu()?,
             Activation::GeluTanh => gate.f_gelu("tanh")?,
         };
-        let inner = gate.f_mul(&self.up.of(&self.products, &x)?)?; // [B, T, F]
-        self.down.of_rows(&self.products, &inner) // [B, T, D]
+        let inner = gate.f_mul(&self.up.of(products, &x)?)?; // [B, T, F]
+        self.down.of_rows(products, &inner) // [B, T, D]
     }
 }
 

@@ -7,6 +7,8 @@ mod cnn;
 mod decoder;
 mod deferred;
 mod documents;
+mod encoder;
+mod experts;
 mod frozen;
 mod gpt2;
 mod mlp;
@@ -25,6 +27,7 @@ pub use cnn::Cnn;
 pub use decoder::Decoder;
 pub(crate) use deferred::{Columns, Deferred, Left};
 pub use documents::Documents;
+pub use encoder::Encoder;
 pub use frozen::FrozenWeights;
 pub use gpt2::Gpt2;
 use longhaul_common::config::{ModelKind, Precision};
@@ -49,10 +52,21 @@ pub enum Model {
     Gpt2(Gpt2),
     /// See [`Decoder`].
     Decoder(Decoder),
+    /// See [`Encoder`].
+    Encoder(Encoder),
     /// See [`Mlp`].
     Mlp(Mlp),
     /// See [`Cnn`].
     Cnn(Cnn),
+}
+
+/// A pass through the model, beside its input.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pass<'a> {
+    /// Documents of the sequences; `None`: one each.
+    pub documents: Option<&'a Documents>,
+    /// Share of the loss that balances experts, whose gradient the backward pass adds.
+    pub balance: f64,
 }
 
 impl Model {
@@ -77,13 +91,14 @@ impl Model {
         if !products.are_of(spec.shard) {
             return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
         }
-        Ok(match (&spec.classifier, &spec.decoder) {
-            (Some(classifier), _) if spec.kind == ModelKind::Cnn => {
+        Ok(match (&spec.classifier, &spec.decoder, &spec.encoder) {
+            (Some(classifier), ..) if spec.kind == ModelKind::Cnn => {
                 Self::Cnn(Cnn::new(classifier, parameters, products))
             }
-            (Some(classifier), _) => Self::Mlp(Mlp::new(classifier, parameters, products)),
-            (None, Some(of)) => Self::Decoder(Decoder::new(spec, of, chunk, parameters, products)?),
-            (None, None) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
+            (Some(classifier), ..) => Self::Mlp(Mlp::new(classifier, parameters, products)),
+            (None, Some(of), _) => Self::Decoder(Decoder::new(spec, of, chunk, parameters, products)?),
+            (None, None, Some(of)) => Self::Encoder(Encoder::new(spec, of, chunk, parameters, products)),
+            (None, None, None) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
         })
     }
 
@@ -92,7 +107,7 @@ impl Model {
     /// # Errors
     /// libtorch fails: out of memory, mostly.
     pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.project(&self.hidden(tokens, None, None)?)
+        self.project(&self.forward(tokens)?)
     }
 
     /// Returns logits [1, V] of the token after `tokens` [1, T], which follow those in the cache and are added to it. Outside autograd.
@@ -101,7 +116,7 @@ impl Model {
     /// With those in the cache, the tokens exceed the context; the cache is then unchanged. Or libtorch fails.
     pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
         let last = tch::no_grad(|| {
-            let x = self.hidden(tokens, Some(cache), None)?; // [1, T, D]
+            let x = self.hidden(tokens, Some(cache), Pass::default())?; // [1, T, D]
             self.project(&x.f_narrow(1, -1, 1)?) // [1, 1, V]
         })?;
         cache.advance(tokens.size()[1]);
@@ -153,7 +168,12 @@ impl Model {
         input: &Tensor,
         documents: Option<&Documents>,
     ) -> Result<Tensor, TchError> {
-        self.hidden(input, None, documents)
+        self.forward_in(input, Pass { documents, balance: 0.0 })
+    }
+
+    /// The same in a pass.
+    pub(crate) fn forward_in(&self, input: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        self.hidden(input, None, pass)
     }
 
     /// Returns the sum of the cross entropies, in nats, of the labels [B, T], given the residual stream [B, T, D] behind the last layer. A label of
@@ -232,35 +252,33 @@ impl Model {
         let x = match self {
             Self::Gpt2(model) => model.embed(tokens, None, documents),
             Self::Decoder(model) => model.embed(tokens),
+            Self::Encoder(model) => model.embed(tokens),
             Self::Mlp(model) => Some(model.embed(tokens)),
             Self::Cnn(model) => Some(model.embed(tokens)),
         };
         x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
     }
 
-    /// Returns the residual stream [B, T, D] behind a layer, by its index among those here, for its input, in sequences of several documents if given.
+    /// Returns the residual stream [B, T, D] behind a layer, by its index among those here, for its input.
     ///
     /// # Errors
     /// No such layer; or libtorch fails.
-    pub fn layer(&self, at: usize, x: &Tensor, documents: Option<&Documents>) -> Result<Tensor, TchError> {
+    pub fn layer(&self, at: usize, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let x = match self {
-            Self::Gpt2(model) => model.layer(at, x, documents),
-            Self::Decoder(model) => model.layer(at, x, documents),
+            Self::Gpt2(model) => model.layer(at, x, pass.documents),
+            Self::Decoder(model) => model.layer(at, x, pass),
+            Self::Encoder(model) => model.layer(at, x),
             Self::Mlp(model) => model.layer(at, x),
             Self::Cnn(model) => model.layer(at, x),
         };
         x.unwrap_or_else(|| Err(TchError::Shape(format!("fewer than {} layers are here", at + 1))))
     }
 
-    fn hidden(
-        &self,
-        input: &Tensor,
-        cache: Option<&Cache>,
-        documents: Option<&Documents>,
-    ) -> Result<Tensor, TchError> {
+    fn hidden(&self, input: &Tensor, cache: Option<&Cache>, pass: Pass<'_>) -> Result<Tensor, TchError> {
         match self {
-            Self::Gpt2(model) => model.hidden(input, cache, documents),
-            Self::Decoder(model) => model.hidden(input, cache, documents),
+            Self::Gpt2(model) => model.hidden(input, cache, pass.documents),
+            Self::Decoder(model) => model.hidden(input, cache, pass),
+            Self::Encoder(model) => model.hidden(input),
             Self::Mlp(model) => model.hidden(input),
             Self::Cnn(model) => model.hidden(input),
         }
@@ -270,6 +288,7 @@ impl Model {
         let logits = match self {
             Self::Gpt2(model) => model.logits(x),
             Self::Decoder(model) => model.logits(x),
+            Self::Encoder(model) => model.logits(x),
             Self::Mlp(model) => Some(model.logits(x)),
             Self::Cnn(model) => Some(model.logits(x)),
         };

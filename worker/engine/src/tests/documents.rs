@@ -1,9 +1,11 @@
 //! Several conversations in a row against each alone.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::thread;
 
 use longhaul_common::model::tiny::tiny_decoders;
+use longhaul_common::model::{Decoder, Experts};
 use longhaul_common::pipeline::PipelineSchedule;
 use longhaul_data::{START, TRAINED};
 
@@ -56,8 +58,16 @@ fn unpacked() -> Batch {
     rows_of(conversations().into_iter().flatten().rev())
 }
 
+/// Without the loss that balances experts, which is of the tokens of a micro-batch together.
 fn specs() -> Vec<ModelSpec> {
-    [tiny_gpt2(), tiny_llama()].into_iter().chain(tiny_decoders()).collect()
+    let unbalanced = |spec: ModelSpec| {
+        let decoder = spec.decoder.as_deref().map(|decoder| {
+            let experts = decoder.experts.clone().map(|experts| Experts { balance: 0.0, ..experts });
+            Arc::new(Decoder { experts, ..decoder.clone() })
+        });
+        ModelSpec { decoder, ..spec }
+    };
+    [tiny_gpt2(), tiny_llama()].into_iter().chain(tiny_decoders()).map(unbalanced).collect()
 }
 
 fn gradient(spec: &ModelSpec, train: &TrainConfig, batch: &Batch) -> (StepOutcome, Vec<f32>) {

@@ -90,6 +90,7 @@ mod tests {
             vocabulary: Some(70),
             tied_embeddings: None,
             decoder: None,
+            encoder: None,
             hidden: None,
             channels: None,
         };

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{
     CONTEXT, SEQUENCES, TOKEN_STREAM, VOCABULARY, device, distance, inputs, language_model, noise, parameters,
 };
-use crate::{adapters, decoders};
+use crate::{adapters, decoders, encoders};
 
 #[test]
 fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits() {
@@ -64,6 +64,14 @@ fn transformers_and_peft_open_what_runs_write_of_every_family_and_compute_the_sa
             (open_model(&decoders::folder(case), None).unwrap(), decoders::expected(case));
         let path = written(&model.spec, &model.parameters, &folder.path().join(case));
         cases.push((case, json!({"folder": path}), expected.tokens, expected.logits));
+    }
+    for case in encoders::CASES {
+        let (model, expected) =
+            (open_model(&encoders::folder(case), None).unwrap(), encoders::expected(case));
+        let path = written(&model.spec, &model.parameters, &folder.path().join(case));
+        // The last token is left out below.
+        let tokens = [expected.tokens, vec![0]].concat();
+        cases.push((case, json!({"folder": path, "masked": true}), tokens, expected.logits));
     }
     for case in adapters::CASES {
         let (OpenedModel { spec, parameters, .. }, base, expected) = adapters::case(case);

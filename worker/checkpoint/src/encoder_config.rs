@@ -1,0 +1,153 @@
+//! `config.json` of encoders, as transformers 4 and 5 write it.
+
+use longhaul_common::config::{EncoderActivation, EncoderConfig, ModelConfig, ModelKind};
+use longhaul_common::model::{Encoder, ModelSpec};
+use serde_json::{Map, Value, json};
+
+use super::decoder_config::{Keys, Read};
+
+/// Families, by `model_type` and by the class that `architectures` names.
+const FAMILIES: [(&str, &str, ModelKind); 4] = [
+    ("bert", "BertForMaskedLM", ModelKind::Bert),
+    ("roberta", "RobertaForMaskedLM", ModelKind::Roberta),
+    ("xlm-roberta", "XLMRobertaForMaskedLM", ModelKind::XlmRoberta),
+    ("electra", "ElectraForMaskedLM", ModelKind::Electra),
+];
+
+/// Keys that change nothing in what is computed. Dropout is not applied.
+const WITHOUT_EFFECT: [&str; 31] = [
+    "_name_or_path",
+    "_attn_implementation",
+    "attention_probs_dropout_prob",
+    "architectures",
+    "bos_token_id",
+    "classifier_dropout",
+    "directionality",
+    "dtype",
+    "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "hidden_dropout_prob",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "model_type",
+    "output_past",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+    "summary_activation",
+    "summary_last_dropout",
+    "summary_type",
+    "summary_use_proj",
+    "torch_dtype",
+    "transformers.js_config",
+    "transformers_version",
+    "unsloth_fixed",
+    "use_cache",
+];
+
+/// Returns the family of a `model_type`; `None`: it is no encoder that is supported.
+pub(super) fn family(model_type: &str) -> Option<ModelKind> {
+    FAMILIES.iter().find(|(name, ..)| *name == model_type).map(|(.., kind)| *kind)
+}
+
+/// Returns every `model_type` of an encoder.
+pub(super) fn names() -> Vec<&'static str> {
+    FAMILIES.iter().map(|(name, ..)| *name).collect()
+}
+
+/// Returns the configuration of an encoder of this family.
+///
+/// # Errors
+/// Names the first key that is missing or cannot be honoured.
+pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConfig> {
+    let keys = Keys::new(json, "");
+    let number = |key: &'static str| keys.needed(key, keys.count(key)?);
+    let [layers, width] = [number("num_hidden_layers")?, number("hidden_size")?];
+    let heads = number("num_attention_heads")?;
+    let [inner, vocabulary] = [number("intermediate_size")?, number("vocab_size")?];
+    let positions = number("max_position_embeddings")?;
+    for (key, only, reason) in [
+        ("is_decoder", json!(false), "an encoder is supported: set it to false"),
+        ("add_cross_attention", json!(false), "an encoder has none: set it to false"),
+        ("position_embedding_type", json!("absolute"), "absolute positions are supported"),
+        ("tie_word_embeddings", json!(true), "the output projection is the token embedding here"),
+    ] {
+        keys.expect(key, |value| *value == only, reason)?;
+    }
+    let padding = keys.count("pad_token_id")?;
+    let is_roberta = matches!(kind, ModelKind::Roberta | ModelKind::XlmRoberta);
+    let padding = is_roberta.then_some(padding.unwrap_or(1));
+    let first = padding.map_or(0, |padding| padding.saturating_add(1));
+    let Some(context) = positions.checked_sub(first).filter(|context| *context > 0) else {
+        let reason = "positions begin behind the padding token, so there must be more";
+        return Err(keys.refused("max_position_embeddings", &json!(positions), reason));
+    };
+    let encoder = EncoderConfig {
+        layer_norm_eps: Some(keys.number("layer_norm_eps")?.unwrap_or(1e-12)),
+        hidden_act: Some(activation(&keys)?),
+        type_vocab_size: Some(keys.count("type_vocab_size")?.unwrap_or(2)),
+        embedding_size: match kind {
+            ModelKind::Electra => Some(keys.count("embedding_size")?.unwrap_or(128)),
+            _ => None,
+        },
+        pad_token_id: padding,
+    };
+    keys.finish(&WITHOUT_EFFECT)?;
+    Ok(ModelConfig {
+        layers,
+        width,
+        heads,
+        feed_forward_width: Some(inner),
+        context,
+        vocabulary: Some(vocabulary),
+        tied_embeddings: Some(true),
+        encoder: Some(encoder),
+        ..ModelConfig::of(kind)
+    })
+}
+
+fn activation(keys: &Keys<'_>) -> Read<EncoderActivation> {
+    match keys.text("hidden_act")?.unwrap_or("gelu") {
+        "gelu" => Ok(EncoderActivation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" => Ok(EncoderActivation::GeluNew),
+        other => Err(keys.refused("hidden_act", &json!(other), "gelu and gelu_new are supported")),
+    }
+}
+
+/// Returns the description of an encoder, for transformers 4 and 5.
+pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
+    let Some((name, class, _)) = FAMILIES.iter().find(|(.., kind)| *kind == spec.kind) else {
+        return Value::Null;
+    };
+    let mut json = json!({
+        "architectures": [class],
+        "model_type": name,
+        "attention_probs_dropout_prob": 0.0,
+        "hidden_act": match of.activation {
+            EncoderActivation::Gelu => "gelu",
+            EncoderActivation::GeluNew => "gelu_new",
+        },
+        "hidden_dropout_prob": 0.0,
+        "hidden_size": spec.width,
+        "intermediate_size": spec.feed_forward_width,
+        "layer_norm_eps": of.norm_epsilon,
+        "max_position_embeddings": spec.context + of.first_position,
+        "num_attention_heads": spec.heads,
+        "num_hidden_layers": spec.layers,
+        "tie_word_embeddings": true,
+        "torch_dtype": "float32",
+        "type_vocab_size": of.types,
+        "vocab_size": spec.vocabulary,
+    });
+    if of.first_position > 0 {
+        json["pad_token_id"] = json!(of.first_position - 1);
+    }
+    if spec.kind == ModelKind::Electra {
+        json["embedding_size"] = json!(of.embedding_width);
+    }
+    json
+}

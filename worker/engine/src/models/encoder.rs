@@ -1,0 +1,214 @@
+//! Encoders with a masked head: `docs/encoders.md`.
+
+use std::ops::Range;
+
+use longhaul_common::config::EncoderActivation;
+use longhaul_common::model::{self, ModelSpec};
+use tch::{Kind, TchError, Tensor};
+
+use super::parameters::Parameters;
+use super::precision::{Matrix, Products};
+
+/// Some neighbouring blocks of an encoder, or all.
+#[derive(Debug)]
+pub struct Encoder {
+    embedding: Option<Embedding>,
+    layers: Vec<Layer>,
+    head: Option<Head>,
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Embedding {
+    tokens: Tensor,    // [V, E]
+    positions: Tensor, // [C + first, E]
+    types: Tensor,     // [types, E]
+    norm: Norm,        // [E]
+    project: Option<Affine>,
+    first_position: i64,
+}
+
+#[derive(Debug)]
+struct Layer {
+    query: Affine, // D → D
+    key: Affine,
+    value: Affine,
+    out: Affine,
+    attention_norm: Norm, // [D]
+    inner: Affine,        // D → F
+    outer: Affine,        // F → D
+    norm: Norm,           // [D]
+    activation: EncoderActivation,
+    heads: i64,
+}
+
+#[derive(Debug)]
+struct Head {
+    transform: Affine, // D → E
+    norm: Norm,        // [E]
+    activation: EncoderActivation,
+    output: Affine, // E → V
+}
+
+#[derive(Debug)]
+struct Affine {
+    weight: Matrix, // [out, in]
+    bias: Tensor,   // [out]
+}
+
+#[derive(Debug)]
+struct Norm {
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: f64,
+}
+
+impl Encoder {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        of: &model::Encoder,
+        chunk: &Range<u32>,
+        parameters: &Parameters,
+        products: Products,
+    ) -> Self {
+        let base = of.names.base;
+        let affine = |name: &str| Affine::new(parameters, name, &products);
+        let norm = |name: &str| Norm::new(parameters, name, of.norm_epsilon);
+        let embedding = || {
+            let view = |part: &str| parameters.view(&format!("{base}.embeddings.{part}.weight"));
+            Embedding {
+                tokens: view("word_embeddings"),
+                positions: view("position_embeddings"),
+                types: view("token_type_embeddings"),
+                norm: norm(&format!("{base}.embeddings.LayerNorm")),
+                project: of.projects(spec.width).then(|| affine(&format!("{base}.embeddings_project"))),
+                first_position: of.first_position.into(),
+            }
+        };
+        let layer = |layer: u32| {
+            let name = |part: &str| format!("{base}.encoder.layer.{layer}.{part}");
+            Layer {
+                query: affine(&name("attention.self.query")),
+                key: affine(&name("attention.self.key")),
+                value: affine(&name("attention.self.value")),
+                out: affine(&name("attention.output.dense")),
+                attention_norm: norm(&name("attention.output.LayerNorm")),
+                inner: affine(&name("intermediate.dense")),
+                outer: affine(&name("output.dense")),
+                norm: norm(&name("output.LayerNorm")),
+                activation: of.activation,
+                heads: spec.heads.into(),
+            }
+        };
+        let head = || Head {
+            transform: affine(of.names.head),
+            norm: norm(of.names.head_norm),
+            activation: of.head_activation,
+            output: Affine {
+                weight: products.matrix(parameters, spec.output_projection()),
+                bias: parameters.view(of.names.output_bias),
+            },
+        };
+        Self {
+            embedding: chunk.contains(&0).then(embedding),
+            layers: spec.layers_in(chunk).map(layer).collect(),
+            head: chunk.contains(&spec.head()).then(head),
+            products,
+        }
+    }
+
+    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T], or the residual stream [B, T, D] of the block
+    /// before.
+    pub(super) fn hidden(&self, input: &Tensor) -> Result<Tensor, TchError> {
+        let x = self.embed(input).unwrap_or_else(|| Ok(input.shallow_clone()))?; // [B, T, D]
+        self.layers.iter().try_fold(x, |x, layer| layer.forward(&x, &self.products))
+    }
+
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
+    pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(self.embedding.as_ref()?.forward(tokens, &self.products))
+    }
+
+    /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
+    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(self.layers.get(at)?.forward(x, &self.products))
+    }
+
+    /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
+    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(self.head.as_ref()?.forward(x, &self.products))
+    }
+}
+
+impl Embedding {
+    fn forward(&self, tokens: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let positions = self.positions.f_narrow(0, self.first_position, tokens.size()[1])?; // [T, E]
+        let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, E]
+        let sum = embedded.f_to_kind(Kind::Float)?.f_add(&self.types.f_select(0, 0)?)?;
+        let x = self.norm.forward(&sum.f_add(&positions)?)?;
+        match &self.project {
+            Some(project) => project.of(&x, products)?.f_to_kind(Kind::Float), // [B, T, D]
+            None => Ok(x),
+        }
+    }
+}
+
+impl Layer {
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let x = self.attention_norm.forward(&x.f_add(&self.attention(x, products)?)?)?; // [B, T, D]
+        let inner = activated(&self.inner.of(&x, products)?, self.activation)?; // [B, T, F]
+        self.norm.forward(&x.f_add(&self.outer.of(&inner, products)?)?) // [B, T, D]
+    }
+
+    fn attention(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let [batch, length, width] = x.size()[..] else {
+            return Err(TchError::Shape(format!("a layer needs three dimensions, not {x:?}")));
+        };
+        let heads = |of: &Affine| {
+            of.of(x, products)?.f_view([batch, length, self.heads, -1])?.f_transpose(1, 2) // [B, H, T, E]
+        };
+        let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
+        let mixed =
+            Tensor::f_scaled_dot_product_attention::<Tensor>(&q, &k, &v, None, 0.0, false, None, false)?; // [B, H, T, E]
+        self.out.of(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, width])?, products) // [B, T, D]
+    }
+}
+
+impl Head {
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let transformed = activated(&self.transform.of(x, products)?, self.activation)?; // [B, T, E]
+        self.output.of(&self.norm.forward(&transformed)?, products) // [B, T, V]
+    }
+}
+
+fn activated(x: &Tensor, activation: EncoderActivation) -> Result<Tensor, TchError> {
+    x.f_gelu(match activation {
+        EncoderActivation::Gelu => "none",
+        EncoderActivation::GeluNew => "tanh",
+    })
+}
+
+impl Affine {
+    fn new(parameters: &Parameters, name: &str, products: &Products) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: products.matrix(parameters, &weight), bias: parameters.view(&bias) }
+    }
+
+    /// Returns x·Wᵀ + b for x [.., in].
+    fn of(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        products.affine(x, &self.weight, &self.bias)
+    }
+}
+
+impl Norm {
+    fn new(parameters: &Parameters, name: &str, epsilon: f64) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: parameters.view(&weight), bias: parameters.view(&bias), epsilon }
+    }
+
+    /// Normalises the last dimension, in f32.
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let x = x.f_to_kind(Kind::Float)?;
+        x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.epsilon, false)
+    }
+}

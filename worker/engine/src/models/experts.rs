@@ -1,0 +1,177 @@
+//! Mixtures of experts: `docs/experts.md`.
+#![allow(unsafe_code, reason = "calls C++")]
+
+use std::ffi::c_char;
+
+use longhaul_common::model;
+use tch::{Kind, TchError, Tensor};
+use torch_sys::C_tensor;
+
+use super::parameters::Parameters;
+use super::precision::Products;
+use crate::shim::Reason;
+
+/// The experts of a layer.
+#[derive(Debug)]
+pub(super) struct Experts {
+    router: Tensor, // [E, D]
+    inner: Tensor,  // [E, 2F, D]: gate, then the other rows
+    outer: Tensor,  // [E, D, F]
+    chosen: i64,
+    are_normalised: bool,
+    /// Coefficient of this layer's part of the loss that balances the load.
+    balance: f64,
+    products: Products,
+}
+
+/// The experts of N tokens, k of each.
+struct Choice {
+    /// Weights [N, k] of a token's experts.
+    weights: Tensor,
+    /// Places [N·k] of the choices, token by token, in the order of experts.
+    order: Tensor,
+    /// Its inverse [N·k].
+    place: Tensor,
+    /// Tokens of each expert.
+    counts: Vec<i64>,
+}
+
+impl Experts {
+    /// Creates the experts of a layer, one of `mixtures` layers with some.
+    pub(super) fn new(
+        of: &model::Experts,
+        mixtures: usize,
+        parameters: &Parameters,
+        layer: u32,
+        products: &Products,
+    ) -> Self {
+        let view = |part: &str| parameters.view(&format!("model.layers.{layer}.mlp.{part}"));
+        Self {
+            router: view("gate.weight"),
+            inner: view("experts.gate_up_proj"),
+            outer: view("experts.down_proj"),
+            chosen: of.chosen.into(),
+            are_normalised: of.are_normalised,
+            balance: of.balance / mixtures as f64,
+            products: products.clone(),
+        }
+    }
+
+    /// Returns the sums [B, T, D] of the experts' outputs for x [B, T, D]. Backward passes add the gradient of `share` of the loss that balances their load.
+    pub(super) fn forward(&self, x: &Tensor, share: f64) -> Result<Tensor, TchError> {
+        let rows = x.f_reshape([-1, self.router.size()[1]])?; // [N, D]
+        let choice = self.choose(&rows, share)?;
+        let rows = choice.rows(&self.products.cast(&rows)?, &self.inner, &self.outer)?; // [N·k, D]
+        choice.combined(&rows)?.f_view(x.size().as_slice())
+    }
+
+    /// Chooses experts for x [N, D], in f32.
+    fn choose(&self, x: &Tensor, share: f64) -> Result<Choice, TchError> {
+        let experts = self.router.size()[0];
+        let router = self.router.f_to_kind(Kind::Float)?;
+        let logits = x.f_to_kind(Kind::Float)?.f_linear::<Tensor>(&router, None)?; // [N, E]
+        let shares = logits.f_softmax(-1, Kind::Float)?; // [N, E]
+        let chosen = shares.f_detach()?.f_topk(self.chosen, -1, true, true)?.1; // [N, k]
+        let flat = chosen.f_flatten(0, -1)?; // [N·k]
+        let counts = flat.f_bincount::<Tensor>(None, experts)?; // [E]
+        let shares = self.balanced(&shares, &counts, share)?;
+        let weights = shares.f_gather(-1, &chosen, false)?; // [N, k]
+        let weights = match self.are_normalised {
+            true => weights.f_div(&weights.f_sum_dim_intlist([-1].as_slice(), true, Kind::Float)?)?,
+            false => weights,
+        };
+        let order = flat.f_argsort_stable(true, 0, false)?;
+        let place = order.f_argsort(0, false)?;
+        Ok(Choice { weights, order, place, counts: Vec::try_from(counts)? })
+    }
+
+    /// Returns the same shares [N, E], whose gradient includes that of E·Σ f·P, where f are the experts' tokens over N, and P their mean shares (Fedus et al.
+    /// 2021, equation 4).
+    fn balanced(&self, shares: &Tensor, counts: &Tensor, share: f64) -> Result<Tensor, TchError> {
+        let factor = self.balance * share;
+        if factor == 0.0 || !shares.requires_grad() {
+            return Ok(shares.shallow_clone());
+        }
+        let (tokens, experts) = (shares.size()[0] as f64, shares.size()[1] as f64);
+        let gradient = counts.f_to_kind(Kind::Float)?.f_mul_scalar(factor * experts / (tokens * tokens))?; // [E]
+        let mut reason = Reason::default();
+        // SAFETY: the tensors are borrowed; the shim holds its own references, lets no exception out and writes at most `SIZE` bytes of the reason.
+        let same = unsafe {
+            longhaul_with_gradient(shares.as_ptr(), gradient.as_ptr(), reason.as_mut_ptr(), Reason::SIZE)
+        };
+        owned(same).ok_or_else(|| reason.into_error())
+    }
+}
+
+impl Choice {
+    /// Returns the experts' outputs [N·k, D] for x [N, D], expert by expert.
+    fn rows(&self, x: &Tensor, inner: &Tensor, outer: &Tensor) -> Result<Tensor, TchError> {
+        let mut reason = Reason::default();
+        // SAFETY: as above; the counts are as many as the call says.
+        let rows = unsafe {
+            longhaul_expert_rows(
+                x.as_ptr(),
+                inner.as_ptr(),
+                outer.as_ptr(),
+                self.order.as_ptr(),
+                self.place.as_ptr(),
+                self.counts.as_ptr(),
+                self.counts.len(),
+                reason.as_mut_ptr(),
+                Reason::SIZE,
+            )
+        };
+        owned(rows).ok_or_else(|| reason.into_error())
+    }
+
+    /// Returns the weighted sums [N, D] of each token's rows.
+    fn combined(&self, rows: &Tensor) -> Result<Tensor, TchError> {
+        let mut reason = Reason::default();
+        // SAFETY: as above.
+        let sum = unsafe {
+            longhaul_combine_rows(
+                rows.as_ptr(),
+                self.weights.as_ptr(),
+                self.order.as_ptr(),
+                self.place.as_ptr(),
+                reason.as_mut_ptr(),
+                Reason::SIZE,
+            )
+        };
+        owned(sum).ok_or_else(|| reason.into_error())
+    }
+}
+
+/// Takes over a tensor made by the shim, if any.
+fn owned(tensor: *mut C_tensor) -> Option<Tensor> {
+    // SAFETY: the shim transfers tensors that it has made with `new`.
+    (!tensor.is_null()).then(|| unsafe { Tensor::from_ptr(tensor) })
+}
+
+unsafe extern "C" {
+    fn longhaul_expert_rows(
+        x: *const C_tensor,
+        inner: *const C_tensor,
+        outer: *const C_tensor,
+        order: *const C_tensor,
+        place: *const C_tensor,
+        counts: *const i64,
+        experts: usize,
+        reason: *mut c_char,
+        reason_size: usize,
+    ) -> *mut C_tensor;
+    fn longhaul_combine_rows(
+        rows: *const C_tensor,
+        weights: *const C_tensor,
+        order: *const C_tensor,
+        place: *const C_tensor,
+        reason: *mut c_char,
+        reason_size: usize,
+    ) -> *mut C_tensor;
+    fn longhaul_with_gradient(
+        x: *const C_tensor,
+        added: *const C_tensor,
+        reason: *mut c_char,
+        reason_size: usize,
+    ) -> *mut C_tensor;
+}
