@@ -28,7 +28,9 @@ fn packed(files: &[PathBuf]) -> Option<String> {
 
 fn snapshots(files: &[PathBuf]) -> Option<String> {
     let mut of_repository = BTreeMap::<&Path, &Path>::new();
-    for path in files {
+    // The working directory may be the folder of snapshots.
+    let whole: Vec<PathBuf> = files.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
+    for path in &whole {
         let Some(revision) = path
             .ancestors()
             .find(|folder| folder.parent().and_then(Path::file_name).is_some_and(|name| name == SNAPSHOTS))

@@ -52,9 +52,10 @@ const PAGES: [Page; 4] = [
     },
 ];
 
-/// Whether a text contains characters in place of the bytes of others.
-pub(super) fn is_decoded_twice(text: &str) -> bool {
-    !text.is_ascii() && PAGES.iter().zip(tables()).any(|(page, table)| page.is_in(text, table))
+/// Returns the offset of characters in place of the bytes of others; `None`: a text has none.
+pub(super) fn decoded_twice_at(text: &str) -> Option<usize> {
+    let mut pages = PAGES.iter().zip(tables()).filter(|_| !text.is_ascii());
+    pages.find_map(|(page, table)| page.place_in(text, table))
 }
 
 /// The byte of each character below [`TABLE_LEN`] in a page; 0: no byte.
@@ -79,9 +80,11 @@ fn tables() -> &'static [Table; 4] {
 }
 
 impl Page {
-    fn is_in(&self, text: &str, table: &Table) -> bool {
+    fn place_in(&self, text: &str, table: &Table) -> Option<usize> {
         let (mut rest, mut before, mut in_row, mut has_mark) = (text.chars(), None, 0, false);
-        while let Some(first) = rest.next() {
+        loop {
+            let place = text.len() - rest.as_str().len();
+            let first = rest.next()?;
             let mut behind = rest.clone();
             let Some(found) = found(first, &mut behind, table) else {
                 (before, in_row, has_mark) = (Some(first), 0, false);
@@ -92,11 +95,10 @@ impl Page {
             // Box drawings consist only of such rows.
             has_mark |= !is_drawn(found.first) || !is_drawn(found.second);
             if in_row >= self.run && has_mark || (self.is_plain)(&found, before, behind.clone().next()) {
-                return true;
+                return Some(place);
             }
             (before, rest) = (Some(found.last), behind);
         }
-        false
     }
 }
 
@@ -199,6 +201,10 @@ fn is_plain_of_mac(found: &Found, before: Option<char>, behind: Option<char>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_decoded_twice(text: &str) -> bool {
+        decoded_twice_at(text).is_some()
+    }
 
     const WORDS: [&str; 20] = [
         "café au lait",

@@ -18,6 +18,7 @@ mod decoders;
 mod detokenizer;
 mod empty_classes;
 mod error;
+mod excerpt;
 mod files;
 mod filling;
 mod folder;

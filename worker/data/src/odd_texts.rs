@@ -5,7 +5,8 @@ use std::fmt;
 use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
-use super::decoded_twice::is_decoded_twice;
+use super::decoded_twice::decoded_twice_at;
+use super::excerpt::Excerpt;
 use crate::counted::{are, counted};
 
 /// Words for a missing value in pandas, R, SQL, Python and Excel, and Excel's errors; in lower case.
@@ -31,6 +32,12 @@ pub struct OddTexts {
     missing: u64,
     /// With UTF-8 that was decoded as a single-byte encoding and encoded again.
     decoded_twice: u64,
+    /// The first such word; empty in lists of earlier versions.
+    #[serde(default, skip_serializing_if = "Excerpt::is_empty")]
+    first_twice: Excerpt,
+    /// Whether each text is a file.
+    #[serde(skip)]
+    are_files: bool,
     /// All texts of the source.
     #[serde(skip)]
     texts: u64,
@@ -50,18 +57,28 @@ impl OddTexts {
                 self.numbers += 1;
             }
         }
-        self.decoded_twice += u64::from(is_decoded_twice(text));
+        self.see_part(text);
     }
 
     /// Counts a part of a longer text.
     pub(super) fn see_part(&mut self, text: &str) {
-        self.decoded_twice += u64::from(is_decoded_twice(text));
+        if let Some(at) = decoded_twice_at(text) {
+            self.decoded_twice += 1;
+            if self.first_twice.is_empty() {
+                self.first_twice = Excerpt::around(text, at);
+            }
+        }
     }
 
     /// Converts the counts of `parts` parts to those of one text.
     pub(super) fn of_one_text(self, parts: u64) -> Self {
         let decoded_twice = self.decoded_twice.min(1);
-        if parts > 1 { Self { decoded_twice, ..Self::default() } } else { Self { decoded_twice, ..self } }
+        let first_twice = self.first_twice;
+        if parts > 1 {
+            Self { decoded_twice, first_twice, ..Self::default() }
+        } else {
+            Self { decoded_twice, ..self }
+        }
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -69,11 +86,14 @@ impl OddTexts {
         self.numbers += other.numbers;
         self.missing += other.missing;
         self.decoded_twice += other.decoded_twice;
+        if self.first_twice.is_empty() {
+            self.first_twice = other.first_twice;
+        }
     }
 
-    /// Sets the number of all texts of the source.
-    pub(super) fn among(self, texts: u64) -> Self {
-        if self.are_none() { Self::default() } else { Self { texts, ..self } }
+    /// Sets the number of all texts of the source, and whether each is a file.
+    pub(super) fn among(self, texts: u64, are_files: bool) -> Self {
+        if self.are_none() { Self::default() } else { Self { texts, are_files, ..self } }
     }
 
     /// Whether all counts are zero.
@@ -105,20 +125,32 @@ fn is_number(word: &str) -> bool {
 /// `3 of 1,200 texts are hardly meant: 2 are numbers, 1 is a word for a missing value (`nan`, `null`, …)`
 impl fmt::Display for OddTexts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { blank, numbers, missing, decoded_twice, texts } = *self;
+        let Self { blank, numbers, missing, decoded_twice, first_twice, are_files, texts } = *self;
+        let example = match first_twice.is_empty() {
+            true => "such as `cafÃ©` for `café`".to_owned(),
+            false => format!("the first: `{first_twice}`"),
+        };
+        let twice = format!("decoded twice ({example})");
         write!(f, "of {}, ", counted(texts, "text"))?;
         let kinds = [
             (blank, "blank"),
             (numbers, "numbers alone"),
             (missing, "words for a missing value (such as `nan` or `null`)"),
-            (decoded_twice, "decoded twice (`cafÃ©` for `café`)"),
+            (decoded_twice, twice.as_str()),
         ];
         let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
         for (index, (count, kind)) in kinds.enumerate() {
             let before = if index == 0 { "" } else { ", " };
             write!(f, "{before}{} {} {kind}", HumanCount(count), are(count))?;
         }
-        f.write_str(": check the column or the field")
+        let mut remedies = Vec::new();
+        if blank + numbers + missing > 0 {
+            remedies.push(if are_files { "check these files" } else { "check the column or the field" });
+        }
+        if decoded_twice > 0 {
+            remedies.push("where they were in UTF-8, decode them so (`ftfy.fix_text` of Python mends most)");
+        }
+        write!(f, ": {}", remedies.join("; "))
     }
 }
 
@@ -129,7 +161,7 @@ mod tests {
     fn of(texts: &[&str]) -> OddTexts {
         let mut odd = OddTexts::default();
         texts.iter().for_each(|text| odd.see(text));
-        odd.among(texts.len() as u64)
+        odd.among(texts.len() as u64, false)
     }
 
     #[test]
@@ -177,10 +209,20 @@ mod tests {
         let odd = of(&["", "1", "2", "a"]);
         let told = "of 4 texts, 1 is blank, 2 are numbers alone: check the column or the field";
         assert_eq!((odd.to_string().as_str(), odd.count(), odd.are_many()), (told, 3, true));
+        let twice = of(&["a", "le cafÃ© noir", "Ã¼ber"]);
+        let told = "of 3 texts, 2 are decoded twice (the first: `cafÃ©`): where they were in UTF-8, decode them so (`ftfy.fix_text` of Python mends most)";
+        assert_eq!(twice.to_string(), told);
+        let written = serde_json::to_string(&twice).unwrap();
+        let earlier = written.replace(",\"first_twice\":\"cafÃ©\"", "");
+        assert_ne!(written, earlier);
+        let earlier: OddTexts = serde_json::from_str(&earlier).unwrap();
+        assert!(earlier.among(3, true).to_string().contains("(such as `cafÃ©` for `café`)"));
+        let blank = of(&[""]).among(1, true).to_string();
+        assert_eq!(blank, "of 1 text, 1 is blank: check these files");
         let mut all = of(&["nan"]);
         all.add(&of(&["a"; 19]));
-        assert!(all.among(19).are_many(), "{all}");
-        assert!(!all.among(20).are_many() && !all.are_none(), "{all}");
+        assert!(all.among(19, false).are_many(), "{all}");
+        assert!(!all.among(20, false).are_many() && !all.are_none(), "{all}");
         assert!(of(&["a"]).are_none());
     }
 }

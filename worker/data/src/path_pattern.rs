@@ -26,7 +26,7 @@ const WITH_HIDDEN: MatchOptions = MatchOptions { require_literal_leading_dot: fa
 
 impl PathPattern {
     pub(super) fn new(pattern: &str) -> Result<Self, PatternError> {
-        let parts: Vec<&str> = pattern.split('/').collect();
+        let parts = parts_of(pattern);
         let (last, before) = (parts.len() - 1, parts.iter().map_while(|part| literal(part)));
         let root: Vec<String> = before.take(last).collect();
         let below = &parts[root.len()..];
@@ -81,6 +81,19 @@ impl PathPattern {
     }
 }
 
+/// Splits a pattern into its names, without those that lead nowhere: `./d//*` is `d/*`. Paths are compared by names, and walks return them so. A slash at
+/// the end stays: no file matches it.
+fn parts_of(pattern: &str) -> Vec<&str> {
+    let parts: Vec<&str> = pattern.split('/').collect();
+    let last = parts.len() - 1;
+    let leads = |(at, part): &(usize, &str)| match *part {
+        "" => *at == 0 || *at == last,
+        part => literal(part).is_none_or(|name| name != "."),
+    };
+    let leading: Vec<&str> = parts.iter().copied().enumerate().filter(leads).map(|(_, part)| part).collect();
+    if leading.is_empty() { vec!["."] } else { leading }
+}
+
 /// Returns the message for an invalid pattern, with a remedy.
 pub(super) fn told(error: &PatternError) -> String {
     let remedy = match error.msg {
@@ -123,6 +136,35 @@ mod tests {
         ] {
             let told = PathPattern::new(pattern).map(drop).map_err(|error| told(&error)).unwrap_err();
             assert!(told.contains(words), "{pattern}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_the_same_in_each_spelling() {
+        for (pattern, root, below) in [
+            ("d/*", "d", "*"),
+            ("./d/*", "d", "*"),
+            ("././d//*", "d", "*"),
+            ("d/./*", "d", "*"),
+            ("d//./s/*", "d/s", "*"),
+            ("[.]/d/*", "d", "*"),
+            ("*/./a", ".", "*/a"),
+            ("**//a", ".", "**/a"),
+            ("./*", ".", "*"),
+            (".//*", ".", "*"),
+            ("*", ".", "*"),
+            ("/d/./*", "/d", "*"),
+            ("//d/*", "/d", "*"),
+            ("/./*", "/", "*"),
+            ("../d/*", "../d", "*"),
+            ("./../d/./*", "../d", "*"),
+            (".d/.*", ".d", ".*"),
+            ("d/*/", "d", "*/"),
+            ("d/.", ".", "d"),
+            (".", ".", "."),
+        ] {
+            let found = PathPattern::new(pattern).unwrap();
+            assert_eq!((found.root.to_str().unwrap(), found.below.as_str()), (root, below), "{pattern}");
         }
     }
 

@@ -166,8 +166,8 @@ impl Recipe {
             DataFormat::Jsonl => "numbers beyond a double".to_owned(),
             DataFormat::Csv | DataFormat::Tsv => "no line for Excel".to_owned(),
             DataFormat::Webdataset => {
-                let decides = if self.has_field { ", the field decides" } else { "" };
-                format!("a name once, a text of one class, all classes in order, keys alone{decides}")
+                let decides = if self.has_field { "the named field alone" } else { "texts of numbers" };
+                format!("a name once, a text of one class, all classes in order, keys alone, {decides}")
             }
             DataFormat::Idx => "all classes in order".to_owned(),
             DataFormat::TokensU16 if !self.is_said => "marks of other formats, and no floats".to_owned(),

@@ -16,10 +16,20 @@ const LOGS: [(&str, &str, &str); 2] = [
 const ICEBERG: &str = "metadata";
 const ICEBERG_END: &str = ".metadata.json";
 
-/// Describes such a table that contains one of these files, with a remedy.
+/// Describes such a table that contains one of these files, with a remedy. Links are followed, and folders above the working directory count.
 pub(super) fn table_of(files: &[PathBuf]) -> Option<String> {
-    let folders: BTreeSet<&Path> = files.iter().flat_map(|file| file.ancestors().skip(1)).collect();
-    folders.into_iter().find_map(|folder| {
+    let parents: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
+    let linked = files.iter().filter(|file| file.is_symlink()).filter_map(|file| file.canonicalize().ok());
+    let linked = linked.filter_map(|file| file.parent().map(Path::to_owned));
+    let places = parents.iter().filter_map(|folder| Path::new(".").join(folder).canonicalize().ok());
+    let places: BTreeSet<PathBuf> = places.chain(linked).collect();
+    let as_named = parents.into_iter().flat_map(Path::ancestors);
+    let mut folders = as_named.chain(places.iter().flat_map(|folder| folder.ancestors()));
+    let mut seen = BTreeSet::new();
+    folders.find_map(|folder| {
+        if !seen.insert(folder) {
+            return None;
+        }
         let log = LOGS.iter().find(|(log, ..)| folder.join(log).is_dir());
         let (name, remedy) = match log {
             Some((_, name, remedy)) => (*name, *remedy),
@@ -64,5 +74,11 @@ mod tests {
         assert!(of("hudi/a.parquet").unwrap().contains("a table of Hudi"));
         file("iceberg/metadata/v1.metadata.json");
         assert!(of("iceberg/data/a.parquet").unwrap().contains("a table of Iceberg"));
+        std::fs::create_dir(folder.path().join("links")).unwrap();
+        for (name, to) in [("links/day", "delta/day=1"), ("links/a.parquet", "hudi/a.parquet")] {
+            std::os::unix::fs::symlink(folder.path().join(to), folder.path().join(name)).unwrap();
+        }
+        assert!(of("links/day/a.parquet").unwrap().contains("a table of Delta Lake"));
+        assert!(table_of(&[folder.path().join("links/a.parquet")]).unwrap().contains("a table of Hudi"));
     }
 }

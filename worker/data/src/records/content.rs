@@ -30,6 +30,9 @@ pub(super) const ENCRYPTED: &str = "an encrypted Parquet file, which is not read
 const TAR: &str = "a tar archive: say format = \"webdataset\" for one with images, or unpack it";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`; or numbers of two bytes: say format = \"tokens-u16\" if these are tokens";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
+/// Messages for the same pattern of zeros among few letters.
+const NUMBERS_16: &str = "numbers of two bytes, as it seems: say format = \"tokens-u16\" if these are tokens; or UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
+const NUMBERS_32: &str = "numbers of four bytes, as it seems: say format = \"tokens-u32\" if these are tokens; or UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
 /// Refuses first bytes of an unsupported compression.
 pub(super) fn check_packing(head: &[u8], path: &Path) -> Result<(), String> {
@@ -183,7 +186,12 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
             && zero.iter().all(|place| counts[*place] >= most)
             && other.iter().all(|place| counts[*place] <= least)
     };
+    let is_letter = |byte: &&u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r');
+    let others = head.iter().filter(|byte| **byte != 0);
+    let are_numbers = 2 * others.clone().filter(is_letter).count() < others.count();
     match () {
+        () if are_numbers && has(&[1, 2, 3], &[0]) => Err(NUMBERS_32.to_owned()),
+        () if are_numbers && has(&[1, 3], &[0, 2]) => Err(NUMBERS_16.to_owned()),
         () if has(&[1, 2, 3], &[0]) || has(&[0, 1, 2], &[3]) => Err(UTF32.to_owned()),
         () if has(&[1, 3], &[0, 2]) => Err(UTF16.replace("utf-16", "utf-16le")),
         () if has(&[0, 2], &[1, 3]) => Err(UTF16.replace("utf-16", "utf-16be")),
@@ -291,6 +299,27 @@ mod tests {
                     assert!(message.starts_with(name), "{format:?}: {message}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn numbers_are_told_before_an_encoding_where_hardly_any_is_a_letter() {
+        let words =
+            |numbers: &[u16]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+        let wide =
+            |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+        for (head, start) in [
+            (words(&[1, 2, 3, 4, 5, 6, 7, 8]), "numbers of two bytes"),
+            (
+                words(&[200, 65, 300, 7, 9, 201, 140, 150, 3, 5, 1, 2, 250, 251, 252, 253]),
+                "numbers of two bytes",
+            ),
+            (wide(&[1, 2, 3, 200]), "numbers of four bytes"),
+            (words(&[104, 101, 108, 108, 111, 10, 97, 98]), "UTF-16 text"),
+            (wide(&[104, 101, 108, 108]), "UTF-32 text"),
+        ] {
+            let message = check_zeros(&head).unwrap_err();
+            assert!(message.starts_with(start), "{head:?}: {message}");
         }
     }
 

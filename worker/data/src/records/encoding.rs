@@ -27,6 +27,8 @@ enum Kind {
     CutOff,
     /// UTF-8 with other bytes in it.
     Mixed,
+    /// UTF-8 with characters in forms that it does not have: overlong, or as surrogates.
+    Modified,
     /// Text in another encoding, with letters beyond ASCII among ASCII letters, as in Western European languages.
     Other,
     /// The same, with consecutive letters beyond ASCII.
@@ -52,10 +54,11 @@ impl NotUtf8 {
         let is_mixed = has_characters || characters > others;
         let kind = match error.error_len() {
             _ if is_binary_around(bytes, offset) => Kind::Binary,
+            _ if is_modified(&bytes[offset..]) => Kind::Modified,
             // It may be the last letter of a text in another encoding: a single byte, or any before the file's end.
             None if is_mixed || is_last && bytes.len() - offset > 1 => Kind::CutOff,
             _ if is_mixed => Kind::Mixed,
-            _ if is_foreign(bytes) => Kind::Foreign,
+            _ if is_foreign(bytes) || is_shift_jis(bytes) => Kind::Foreign,
             _ if is_elder(bytes) => Kind::Elder,
             _ => Kind::Other,
         };
@@ -86,6 +89,7 @@ impl NotUtf8 {
                 "other characters are UTF-8, so a part is damaged or in another encoding: mend that part, or drop such bytes with {}",
                 command(packing, "iconv -c -f UTF-8 -t UTF-8", "OUT")
             ),
+            Kind::Modified => "it is UTF-8 in a modified form (overlong, as Java writes NUL, or with surrogates, CESU-8), which no name of `iconv` stands for everywhere: write it anew as UTF-8 with the program that made it, or decode it in Python (`ftfy.bad_codecs` has `utf-8-variants`)".to_owned(),
             Kind::CutOff => "it ends within a character, as if it was cut off: get it anew".to_owned(),
             Kind::Binary => "the bytes around it are binary data and no text: take it out of the source, or name its own format".to_owned(),
         }
@@ -100,6 +104,37 @@ fn is_foreign(bytes: &[u8]) -> bool {
     let beyond = bytes.iter().filter(|byte| !byte.is_ascii()).count();
     let beside = bytes.windows(2).filter(|pair| pair.iter().all(|byte| !byte.is_ascii())).count();
     beyond >= FOREIGN_BYTES_MIN && 3 * beside >= 2 * beyond
+}
+
+/// Whether it begins with an overlong form of a character, or with half of a pair of surrogates.
+fn is_modified(bytes: &[u8]) -> bool {
+    matches!(
+        bytes,
+        [0xc0 | 0xc1, 0x80..=0xbf, ..]
+            | [0xe0, 0x80..=0x9f, 0x80..=0xbf, ..]
+            | [0xed, 0xa0..=0xbf, 0x80..=0xbf, ..]
+            | [0xf0, 0x80..=0x8f, 0x80..=0xbf, 0x80..=0xbf, ..]
+    )
+}
+
+/// Minimum of its characters of two bytes to judge.
+const PAIRS_MIN: usize = 2;
+
+/// Whether all bytes are Shift-JIS, with half of the characters of two bytes behind another one. Their second bytes may be ASCII letters.
+fn is_shift_jis(bytes: &[u8]) -> bool {
+    let (mut rest, mut pairs, mut in_row, mut is_behind) = (bytes, 0, 0, false);
+    loop {
+        let is_pair = match rest {
+            [] => return pairs >= PAIRS_MIN && 2 * in_row >= pairs,
+            [0x81..=0x9f | 0xe0..=0xfc, 0x40..=0x7e | 0x80..=0xfc, ..] => true,
+            // The part may end within a character.
+            [0x81..=0x9f | 0xe0..=0xfc] | [0..=0x7f | 0xa1..=0xdf, ..] => false,
+            _ => return false,
+        };
+        pairs += usize::from(is_pair);
+        in_row += usize::from(is_pair && is_behind);
+        (is_behind, rest) = (is_pair, &rest[1 + usize::from(is_pair)..]);
+    }
 }
 
 /// Whether most bytes from 0x80 to 0x9f are within words but are neither letters nor the apostrophe of Windows-1252, or any is undefined there.
@@ -143,6 +178,16 @@ mod tests {
             (b"Gr\xfc\xdfe, gr\xfc\xdft", false, 2, Kind::Other),
             (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Foreign),
             (b"\x82\xb1\x82\xf1", false, 0, Kind::Foreign),
+            // Shift-JIS with ASCII letters as second bytes, and apostrophes and quotes of Windows-1252.
+            (b"\x83e\x83L\x83X\x83g", false, 0, Kind::Foreign),
+            (b"ID 7: \x83f\x81[\x83^, ok\n", false, 6, Kind::Foreign),
+            (b"it\x92s what they\x92ve said", false, 2, Kind::Other),
+            (b"\x93Quoted\x94", false, 0, Kind::Other),
+            // NUL of Java, an overlong slash, a pictograph in CESU-8.
+            (b"a\xc0\x80b", false, 1, Kind::Modified),
+            (b"a\xc0\xafb \xc3\xa9\xc3\xa9", true, 1, Kind::Modified),
+            (b"smile \xed\xa0\xbd\xed\xb8\x80", false, 6, Kind::Modified),
+            (b"\xc0 la carte, \xc0\xa0", false, 0, Kind::Other),
             // MacRoman, CP850, and letters that Windows-1252 has.
             (b"caf\x8e na\x95ve d\x8ej\x88", false, 3, Kind::Other),
             (b"na\x95ve pr\x8ef\x8erence, \x8ecole cr\x90e", false, 2, Kind::Elder),

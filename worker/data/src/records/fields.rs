@@ -19,7 +19,8 @@ pub(super) fn no_text(
     };
     let reason = format!("its field `{shown_field}` is no text but {}", kind_of(value));
     // A number or nothing may be a defect of one record.
-    let remedy = made_of(field, value, field).map(|made| made.told(packing)).unwrap_or_default();
+    let made = column_of(object, field).or_else(|| made_of(field, value, field));
+    let remedy = made.map(|made| made.told(packing)).unwrap_or_default();
     (reason, remedy)
 }
 
@@ -79,6 +80,7 @@ impl Made {
 const OF_ITS_OWN: &str = "write the text into a field of its own";
 const A_TEXT: &str = "makes a text of it, in the field `text`";
 const A_TALK: &str = "makes a text of its messages, in the field `text`, and nothing of calls of tools; to train on them as a conversation, add [data.conversations]";
+const A_ROW_EACH: &str = "makes a record of each row, with the text in the field `text`";
 const A_LINE_EACH: &str = "puts each of its objects on a line";
 
 /// Finds the nested value intended by a field name with a point, which is looked up as a whole name.
@@ -94,6 +96,29 @@ fn within(object: &Map<String, Value>, field: &str) -> Option<Made> {
 fn each_of(object: &Map<String, Value>, field: &str) -> Option<Made> {
     let records = object.values().filter(|value| value.get(field).is_some_and(Value::is_string));
     (records.count() > 1).then(|| Made { program: ".[]".to_owned(), does: A_LINE_EACH, sort: Sort::Wanted })
+}
+
+/// Returns the conversion of an object of columns: lists of one length, or, as pandas writes them, objects with the same numbers as keys.
+fn column_of(object: &Map<String, Value>, field: &str) -> Option<Made> {
+    let (place, values) = (path(&[field])?, object.get(field)?);
+    let is_column = match values {
+        Value::Array(texts) => {
+            let is_alike = |value: &Value| value.as_array().is_some_and(|other| other.len() == texts.len());
+            object.len() > 1 && object.values().all(is_alike) && texts.iter().any(Value::is_string)
+        }
+        Value::Object(texts) => {
+            let is_alike =
+                |value: &Value| value.as_object().is_some_and(|other| other.keys().eq(texts.keys()));
+            let is_number =
+                |name: &String| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+            texts.keys().all(is_number)
+                && object.values().all(is_alike)
+                && texts.values().any(Value::is_string)
+        }
+        _ => false,
+    };
+    let program = format!("{place}[] | {{text: .}}");
+    is_column.then_some(Made { program, does: A_ROW_EACH, sort: Sort::Wanted })
 }
 
 /// Returns the conversion of a field with a list or an object.
@@ -240,6 +265,8 @@ mod tests {
             ));
             made.replace(A_TEXT, A_TALK)
         };
+        let rows =
+            |name: &str| format!("`jq -c '.[\"{name}\"][] | {{text: .}}' IN > OUT.jsonl` {A_ROW_EACH}");
         let if_meant = |made: String| format!("if that is the text: {made}");
         for (object, field, remedy) in [
             (json!({"id": "a", "messages": messages}), "text", talk("messages", "role", "content")),
@@ -256,6 +283,13 @@ mod tests {
             (json!({"text": {"en": "a"}}), "text", text("{text: .[\"text\"][\"en\"]}")),
             (json!({"1": {"text": "a"}, "2": {"text": "b"}}), "text", lines(".[]")),
             (json!({"a": {"b": {"c": "d"}}, "n": 1}), "a.b.c", text("{text: .[\"a\"][\"b\"][\"c\"]}")),
+            (json!({"text": ["a", "b"], "n": [1, 2]}), "text", rows("text")),
+            (json!({"t": {"0": "a", "1": "b"}}), "t", rows("t")),
+            (
+                json!({"text": ["a", "b"], "tags": ["c"]}),
+                "text",
+                text("{text: (.[\"text\"] | map(tostring) | join(\"\\n\"))}"),
+            ),
             (json!({"it's": ["a"]}), "text", OF_ITS_OWN.to_owned()),
             (json!({"text": 5, "title": "a"}), "text", String::new()),
             (json!({"text": null, "parts": ["a"]}), "text", String::new()),

@@ -179,7 +179,7 @@ pub(super) const BINARY: [Kind; 53] = [
     kind(
         b"\x93NUMPY",
         "a numpy array",
-        "write tokens with `array.astype('<u4').tofile(...)` and say format = \"tokens-u32\"",
+        "write tokens with `array.astype('<u2').tofile(...)` and say format = \"tokens-u16\", or with '<u4' and \"tokens-u32\" where there are some beyond 65,535",
     ),
     kind(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", A_TORCH_FILE, OF_TORCH),
     kind(b"\x80\x02", A_PICKLE, OF_A_PICKLE),
@@ -217,8 +217,7 @@ const ZIPPED: [(&[&str], &str, &str); 5] = [
     (&["pt", "pth", "ckpt"], A_TORCH_FILE, OF_TORCH),
 ];
 const A_NUMPY_ARCHIVE: &str = "an archive of numpy arrays";
-const OF_A_NUMPY_ARCHIVE: &str =
-    "write tokens with `numpy.load(IN)[NAME].astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"";
+const OF_A_NUMPY_ARCHIVE: &str = "write tokens with `numpy.load(IN)[NAME].astype('<u2').tofile(OUT)` and say format = \"tokens-u16\", or with '<u4' and \"tokens-u32\" where there are some beyond 65,535";
 
 /// Describes a zip archive by its first file or its name; `None`: it is no such archive.
 pub(super) fn zipped(head: &[u8], path: &Path) -> Option<String> {

@@ -1,5 +1,6 @@
 //! Records of a file in order, each with its place.
 
+mod class_field;
 pub(crate) mod content;
 mod conversations;
 mod cuts;

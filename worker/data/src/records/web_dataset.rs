@@ -3,10 +3,8 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use serde_json::Value;
-
+use super::class_field::ClassField;
 use super::input::{Input, MARK, Position};
-use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
 use super::seen::Seen;
 use super::tar::{Tar, TarFile};
 use super::torn::{Half, Part, Torn};
@@ -27,9 +25,6 @@ const CUT_OFF: &str = "it is cut off there: fetch it again, or pack it anew";
 /// Message for a file such as `__info__.json`, as other programs name what is no sample.
 const ABOUT: &str = "it has no image, and a name that begins with `__`, as a file about the archive: take it out (`tar --delete -f ARCHIVE FILE`), or pack the archive anew without it";
 
-/// Characters of a text in place of a class shown in a message.
-const TEXT_CHARS_MAX: usize = 40;
-
 /// Files of a sample named in a message.
 const OTHERS_MAX: usize = 8;
 
@@ -38,9 +33,7 @@ pub(super) struct WebDataset {
     path: PathBuf,
     position: Position,
     tar: Tar<Box<dyn Read>>,
-    /// For JSON: the field of the class, and whether the configuration sets it.
-    field: String,
-    is_said: bool,
+    field: ClassField,
     /// The first file of the next sample.
     next: Option<TarFile>,
     /// The key of the last sample read.
@@ -67,9 +60,10 @@ struct Parts {
 impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
-        let (tar, field, is_said) = (Tar::new(reader), recipe.field.clone(), recipe.has_field);
+        let field = ClassField { name: recipe.field.clone(), is_said: recipe.has_field };
+        let tar = Tar::new(reader);
         let (torn, seen, notes) = (Torn::default(), Seen::default(), Notes::default());
-        Self { path, position, tar, field, is_said, next: None, last: None, forks: None, torn, seen, notes }
+        Self { path, position, tar, field, next: None, last: None, forks: None, torn, seen, notes }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -154,7 +148,7 @@ impl Records for WebDataset {
             if self.seen.has(&key) {
                 return Ok(Some(Record::bad(format!("{place}: {AGAIN}"))));
             }
-            match (parts.image((&self.field, self.is_said), place.clone(), &mut self.seen), part) {
+            match (parts.image(&self.field, place.clone(), &mut self.seen), part) {
                 (Ok(image), _) => {
                     self.torn.handle_whole();
                     self.seen.handle_sample(&key);
@@ -217,12 +211,7 @@ impl Parts {
         }
     }
 
-    fn image(
-        self,
-        (field, is_said): (&str, bool),
-        place: String,
-        seen: &mut Seen,
-    ) -> Result<RawImage, String> {
+    fn image(self, field: &ClassField, place: String, seen: &mut Seen) -> Result<RawImage, String> {
         if let Some(name) = self.twice {
             return Err(format!(
                 "{name} is there twice, or is one of two images or classes of this sample: each sample has a name of its own"
@@ -250,17 +239,11 @@ impl Parts {
             };
             file.content.map(text).ok_or_else(refused)
         };
-        let class = match (self.class, self.json) {
-            (Some(class), json) => {
-                let json = json.and_then(|json| text(json, ".json").ok());
-                let class = || text(class, ".cls");
-                match json.as_deref().filter(|json| is_said && has_number(json, field)) {
-                    Some(json) => class_in(json, field)?,
-                    None => class_of(&class()?, json.as_deref(), field, seen)?,
-                }
-            }
-            (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
-            (None, None) => return Err(format!("it has neither .cls nor .json{}", others())),
+        let class = self.class.map(|file| text(file, ".cls"));
+        let json = self.json.map(|file| text(file, ".json"));
+        let class = match field.class(class, json, seen)? {
+            Some(class) => class,
+            None => return Err(format!("it has neither .cls nor .json{}", others())),
         };
         Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
     }
@@ -287,61 +270,6 @@ fn bytes_max(name: &str) -> u64 {
     }
     let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
     if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
-}
-
-/// Returns the class of a `.cls`, which a `.json` beside it must not contradict.
-fn class_of(class: &str, json: Option<&str>, field: &str, seen: &mut Seen) -> Result<u32, String> {
-    let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
-    let class = class.trim().parse().map_err(|_| refused())?;
-    json.map_or(Ok(()), |json| check_same(class, json, field, seen))?;
-    Ok(class)
-}
-
-/// Whether JSON has a number in a field; if the configuration names the field, the number is the class.
-fn has_number(json: &str, field: &str) -> bool {
-    let value = parse(json.as_bytes()).ok().and_then(|json: Object| json.values.get(field).cloned());
-    matches!(value, Some(Value::Number(_)))
-}
-
-fn class_in(json: &str, field: &str) -> Result<u32, String> {
-    let value = match parse(json.as_bytes()) {
-        Ok(json) => value_of(json, field)?,
-        Err(error) if error.is_data() => None,
-        Err(error) if is_too_deep(&error) => return Err(format!("its .json {TOO_DEEP}")),
-        Err(error) => return Err(format!("its .json is none: {error}")),
-    };
-    let class = value.as_ref().and_then(Value::as_u64).and_then(|class| class.try_into().ok());
-    class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
-}
-
-/// Refuses JSON whose field contradicts the class: another number, or a text that stood beside another class in an earlier sample. JSON without
-/// the field is accepted.
-fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<(), String> {
-    let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
-    let (value, before) = match value_of(json, field)? {
-        Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => {
-            (other.to_string(), String::new())
-        }
-        Some(Value::String(text)) if !text.trim().is_empty() => match seen.handle_class(&text, class) {
-            Some(first) => {
-                let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
-                (format!("{text:?}"), format!(", which stood beside class {first} further ahead"))
-            }
-            None => return Ok(()),
-        },
-        _ => return Ok(()),
-    };
-    Err(format!(
-        "its .cls says class {class}, and its .json has {value} in `{field}`{before}: mend one of the two, or leave it out, or say with `field` which counts: the name of a field of .json with a number, here or in another one, or \"cls\" for the .cls"
-    ))
-}
-
-/// Returns the value of a field, which may occur only once.
-fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
-    match json.twice.contains(field) {
-        true => Err(format!("its .json has two fields `{field}`")),
-        false => Ok(json.values.remove(field)),
-    }
 }
 
 /// Whether `webdataset` finds no key in a name, and passes the file over: nothing is before its first point but a folder, whose name has a point, too. It

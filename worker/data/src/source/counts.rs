@@ -57,7 +57,7 @@ impl Source {
         size.same = SameContent::of(self.contents());
         size.marks = ByteOrderMarks(counts.byte_order_marks);
         size.carriage_returns = CarriageReturns(counts.carriage_returns);
-        size.odd = counts.odd.among(size.records);
+        size.odd = counts.odd.among(size.records, is_text);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
             let all = if recipe.chat.is_some() { size.conversations.tokens } else { size.items };
             size.unknown = UnknownTokens::of(&counts, all, tokenizer.unknown(), &recipe.separator);

@@ -26,6 +26,7 @@ mod separators;
 mod server;
 mod sets;
 mod silent;
+mod spellings;
 #[cfg(feature = "tokenizers")]
 mod tables;
 mod token_indexes;

@@ -88,7 +88,7 @@ fn a_file_of_plain_text_is_one_text() {
     let twice = long.replace("best", "bÃ©st");
     for (content, odd) in [
         (long.as_str(), None),
-        (&twice, Some("of 1 text, 1 is decoded twice")),
+        (&twice, Some("of 1 text, 1 is decoded twice (the first: `bÃ©st`): where")),
         ("777", Some("of 1 text, 1 is numbers")),
         ("   ", Some("1 is blank")),
     ] {

@@ -227,7 +227,7 @@ fn texts_that_are_hardly_meant_are_told_of_every_format() {
         ("a.csv", "id,text\n1,\n2,7\n3,NaN\n4,one\n", all),
         ("b.tsv", "id\ttext\n1\t \n2\t1e5\n3\tNULL\n4\tone\n", all),
         ("c.jsonl", "{\"text\": \"\"}\n{\"text\": \"0\"}\n{\"text\": \"N/A\"}\n{\"text\": \"one\"}\n", all),
-        ("d.csv", "text\ncaf\u{c3}\u{a9}\n", "of 1 text, 1 is decoded twice"),
+        ("d.csv", "text\ncaf\u{c3}\u{a9}\n", "of 1 text, 1 is decoded twice (the first: `caf\u{c3}\u{a9}`)"),
         ("e.txt", "one, and 7 are nan\n", ""),
         ("f.txt", "Gru\u{c3}\u{9f}, it\u{e2}\u{20ac}\u{2122}s\n", "of 1 text, 1 is decoded twice"),
     ] {

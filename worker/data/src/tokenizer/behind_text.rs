@@ -36,6 +36,29 @@ impl Tokenizer {
         }
     }
 
+    /// Refuses a separator that becomes a gap between words, as where a normalizer makes blanks of line ends. Blanks themselves are taken as they are.
+    ///
+    /// # Errors
+    /// It does: the reason.
+    pub(super) fn check_no_gap(&self, separator: &str) -> Result<(), String> {
+        let Self::Json { tokenizer, .. } = self else { return Ok(()) };
+        if separator.chars().all(|character| character == ' ') {
+            return Ok(());
+        }
+        let gaps = [" ".to_owned(), " ".repeat(separator.chars().count())];
+        let is_gap = |gap: &String, end: &str| {
+            let [made, of_gap] = [separator, gap.as_str()].map(|behind| self.encode(&[end, behind].concat()));
+            made.is_ok_and(|made| of_gap == Ok(made))
+        };
+        match gaps.iter().any(|gap| ENDS.into_iter().all(|end| is_gap(gap, end))) {
+            false => Ok(()),
+            true => Err(format!(
+                "its tokens are those of a blank, so that nothing tells the end of a record from a gap between words; name a special token of the tokenizer (these are {}), or separator = \" \" if a blank should do",
+                listed(&tokenizer.special())
+            )),
+        }
+    }
+
     /// Whether some text may take the blanks at the start of this separator: an added token does so with those after it (`rstrip`).
     pub(crate) fn may_take(&self, separator: &str) -> bool {
         let Self::Json { tokenizer, .. } = self else { return false };

@@ -27,12 +27,24 @@ const KINDS: [(&str, &str); 4] = [
     ("replacement and private characters", "\u{fffd}\u{e000}\u{f8ff}"),
     ("accents and vowel signs", "\u{301}\u{308}\u{5b8}\u{64e}\u{941}\u{e35}"),
 ];
+/// White space between letters, by kind. Word-level tokenizers make no token of plain spaces.
+const GAPS: [(&str, &str); 5] = [
+    (SPACES, " "),
+    ("line ends", "\n\r\u{2028}\u{2029}"),
+    ("tabs", "\t"),
+    ("no-break spaces", "\u{a0}\u{202f}\u{2007}"),
+    ("other spaces", "\u{1680}\u{2002}\u{2003}\u{2009}\u{200a}\u{3000}"),
+];
+const SPACES: &str = "spaces";
 /// A letter with an accent, and without.
 const ACCENTED: (&str, &str) = ("é", "e");
 /// Characters named in a message, of a kind, and characters shown of a step.
 const NAMED: usize = 5;
 const NAMED_OF_KIND: usize = 3;
 const SHOWN: usize = 200;
+
+/// Key of the pre-tokenizer.
+const DIVIDER: &str = "pre_tokenizer";
 
 /// Returns a notice for each such step.
 pub(super) fn notices(json: &[u8]) -> Vec<String> {
@@ -48,7 +60,7 @@ pub(super) fn notices(json: &[u8]) -> Vec<String> {
     });
     let dividers = inner(&file["pre_tokenizer"]).into_iter().filter_map(|step| {
         let is_one = step["behavior"] == "Removed" || step["type"] == "CharDelimiterSplit";
-        told("pre_tokenizer", step, is_one.then(|| kept_by_divider(step))??, &marks)
+        told(DIVIDER, step, is_one.then(|| kept_by_divider(step))??, &marks)
     });
     normalizers.chain(dividers).collect()
 }
@@ -88,7 +100,21 @@ fn kept_by_divider(step: &Value) -> Option<Kept> {
     }))
 }
 
-/// Describes the characters that a step deletes, except white space; `None`: none of those tried.
+/// Returns the kinds of white space and control characters that a step deletes between letters, alone or in a row.
+fn lost_gaps(kept: &Kept) -> Vec<&'static str> {
+    let is_lost = |character: char| {
+        [1, 2].into_iter().any(|times| {
+            let between = character.to_string().repeat(times);
+            matches!(caught(|| kept(&format!("a{between}b"))), Ok(Some(kept)) if kept == "ab")
+        })
+    };
+    let gaps = GAPS.iter().filter(|(_, characters)| characters.chars().any(is_lost));
+    let (controls, characters) = KINDS[0];
+    let has_lost = characters.chars().filter(|character| !character.is_whitespace()).any(is_lost);
+    gaps.map(|(kind, _)| *kind).chain(has_lost.then_some(controls)).collect()
+}
+
+/// Describes the characters that a step deletes; `None`: none of those tried, or a pre-tokenizer's gaps between words.
 fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String> {
     let counts =
         |character: &char| !character.is_whitespace() && !character.is_control() && *character != '▁';
@@ -108,7 +134,11 @@ fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String
     let named: Vec<String> = found.iter().take(NAMED).map(|character| format!("{character:?}")).collect();
     let more = found.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!found.is_empty()).then(|| notice(part, step, &format!("{}{more}", named.join(", "))))
+    let gaps = lost_gaps(&kept);
+    let are_words = part == DIVIDER && gaps == [SPACES];
+    let named = named.iter().map(String::as_str).chain(gaps.into_iter().filter(|_| !are_words));
+    let named = named.collect::<Vec<_>>().join(", ");
+    (!named.is_empty()).then(|| notice(part, step, &format!("{named}{more}")))
 }
 
 fn notice(part: &str, step: &Value, deleted: &str) -> String {
@@ -119,9 +149,10 @@ fn notice(part: &str, step: &Value, deleted: &str) -> String {
 }
 
 /// Describes the kinds of characters that a normalizer cleans texts of; `None`: none of those tried.
-fn told_of_kinds(step: &Value, kept: Kept) -> Option<String> {
-    let kept = |text: &str| caught(|| kept(text)).ok().flatten();
-    let is_lost = |character: &char| kept(character.encode_utf8(&mut [0; 4])).as_deref() == Some("");
+fn told_of_kinds(step: &Value, step_kept: Kept) -> Option<String> {
+    let kept = |text: &str| caught(|| step_kept(text)).ok().flatten();
+    // At the ends, steps that strip texts take white space.
+    let is_lost = |character: &char| kept(&format!("a{character}b")).as_deref() == Some("ab");
     let mut found: Vec<String> = Vec::new();
     for (kind, characters) in KINDS {
         let lost: Vec<char> = characters.chars().filter(is_lost).collect();
@@ -133,6 +164,7 @@ fn told_of_kinds(step: &Value, kept: Kept) -> Option<String> {
             (_, false) => found.push(format!("{kind} ({named})")),
         }
     }
+    found.extend(lost_gaps(&step_kept).into_iter().filter(|kind| *kind != KINDS[0].0).map(str::to_owned));
     if kept(ACCENTED.0).as_deref() == Some(ACCENTED.1) {
         found.push("accents of letters (`é` becomes `e`)".to_owned());
     }
@@ -169,13 +201,36 @@ mod tests {
             (replace(r#"{"String":"<br>"}"#, ""), Some("deletes '<', '>', 'b', 'r'")),
             (replace(r#"{"Regex":"(?<=\\d),(?=\\d)"}"#, ""), Some("deletes ','")),
             (replace(r#"{"Regex":"[0-9]"}"#, "0"), None),
+            (replace(r#"{"String":"\n"}"#, ""), Some("deletes line ends")),
+            (replace(r#"{"String":"\t"}"#, ""), Some("deletes tabs")),
+            (replace(r#"{"String":" "}"#, ""), Some("deletes spaces")),
+            (replace(r#"{"String":"\u0001"}"#, ""), Some("deletes control characters")),
+            (replace(r#"{"Regex":"\n{2,}"}"#, ""), Some("deletes line ends")),
+            (replace(r#"{"Regex":"\\s+"}"#, " "), None),
+            (
+                replace(r#"{"Regex":"\\s+"}"#, ""),
+                Some("deletes spaces, line ends, tabs, no-break spaces, other spaces"),
+            ),
+            (replace(r#"{"Regex":"[\n|]"}"#, ""), Some("deletes '|', line ends")),
+            (split(r#"{"String":"\n"}"#, removed), Some("deletes line ends")),
+            (split(r#"{"String":"\u00a0"}"#, removed), Some("deletes no-break spaces")),
+            (split(r#"{"String":" "}"#, removed), None),
+            (
+                r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"\n"}}"#.to_owned(),
+                Some("deletes line ends"),
+            ),
+            (r#"{"pre_tokenizer":{"type":"Whitespace"}}"#.to_owned(), None),
+            (r#"{"normalizer":{"type":"Strip","strip_left":true,"strip_right":true}}"#.to_owned(), None),
             (replace(r#"{"Regex":"\\s+$"}"#, ""), None),
             (replace(r#"{"Regex":"^▁+$"}"#, ""), None),
             (split(r#"{"Regex":"[0-9.]"}"#, removed), Some("deletes '.', '0', '1', '2', '3' and 6 more")),
             (split(r#"{"String":"|"}"#, removed), Some("pre_tokenizer deletes")),
-            (split(r#"{"Regex":"\\p{L}+"}"#, inverted), Some("deletes '!'")),
-            (split(r#"{"Regex":"[^\\s]+"}"#, inverted), None),
-            (split(r#"{"Regex":"\\s+"}"#, removed), None),
+            (
+                split(r#"{"Regex":"\\p{L}+"}"#, inverted),
+                Some("deletes '!', '\"', '#', '$', '%', spaces, line ends, tabs"),
+            ),
+            (split(r#"{"Regex":"[^\\s]+"}"#, inverted), Some("deletes spaces, line ends, tabs, no-break")),
+            (split(r#"{"Regex":"\\s+"}"#, removed), Some("deletes spaces, line ends, tabs, no-break")),
             (split(r#"{"Regex":"[0-9.]"}"#, r#""behavior":"Isolated","invert":false"#), None),
             (
                 r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(),

@@ -20,6 +20,9 @@ use crate::unwound::caught;
 /// The key of a regular expression in a file.
 const PATTERN: &[u8] = b"\"Regex\"";
 
+/// Unknown tokens of models that were made without one, of words and of WordPiece.
+const DEFAULT_UNKNOWN: [&str; 2] = ["<unk>", "[UNK]"];
+
 /// A tokenizer of the library.
 #[derive(Clone, Debug)]
 pub struct Described {
@@ -290,8 +293,12 @@ impl Unknown {
             },
         };
         let Some(number) = number else {
+            let which = match DEFAULT_UNKNOWN.contains(&name.as_str()) {
+                true => ", which the library writes where none is named, is not in the vocabulary",
+                false => " that its model names is not in its vocabulary",
+            };
             return Self::Missing(format!(
-                "{} has no token for some of the text, and the unknown token `{name}` that its model names is not in its vocabulary: add it there, or name one that is (`unk_token`)",
+                "{} has no token for some of the text, and the unknown token `{name}`{which}: add it there, or name one that is (`unk_token`)",
                 path.display()
             ));
         };

@@ -39,7 +39,8 @@ impl Tokenizer {
         let name = separator.trim();
         let parts = special_parts(name);
         if parts.is_empty() {
-            return self.check_known(separator).map_err(refused);
+            self.check_known(separator).map_err(refused)?;
+            return self.check_no_gap(separator).map_err(refused);
         }
         match self {
             Self::Bytes => Err(refused(format!(
@@ -182,6 +183,52 @@ mod tests {
             let refused = words.check_separator(separator).map_err(|error| error.to_string());
             let is_so = refused.is_err_and(|message| message.contains("takes the blanks before it"));
             assert_eq!(is_so, is_refused, "{flag}, {separator:?}");
+        }
+    }
+
+    /// As T5 and XLM-R make them, and as in a byte-level tokenizer.
+    #[test]
+    fn a_separator_with_the_tokens_of_a_blank_is_refused() {
+        let replaced = |pattern: &str, content: &str| serde_json::json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
+        let metaspace = serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true });
+        let bytes = serde_json::json!({ "type": "Sequence", "pretokenizers": [
+            { "type": "Split", "pattern": { "Regex": "[ab.]" }, "behavior": "Isolated", "invert": false }] });
+        for (normalizer, divider, separator, is_refused) in [
+            (replaced("[\n\r\t]", " "), &metaspace, "\n", true),
+            (replaced("[\n\r\t]", " "), &metaspace, "\n\n", true),
+            (replaced("[\n\r\t]", " "), &metaspace, "\t", true),
+            (replaced("\\s+", " "), &metaspace, "\n", true),
+            (replaced("\\s+", " "), &metaspace, "\n \n", true),
+            (replaced("\\s+", " "), &metaspace, " ", false),
+            (replaced("\\s+", " "), &metaspace, "</s>", false),
+            (replaced("\\s+", " "), &metaspace, "\n</s>\n", false),
+            (replaced("\\s+", " "), &metaspace, "b", false),
+            (replaced("\n", "b"), &metaspace, "\n", false),
+            (serde_json::Value::Null, &metaspace, "\n", false),
+            (serde_json::Value::Null, &metaspace, "▁", true),
+            (replaced("\\s+", " "), &bytes, "\n", true),
+            (serde_json::Value::Null, &bytes, "\n", false),
+            (serde_json::Value::Null, &bytes, "\n\n", false),
+        ] {
+            let json = serde_json::json!({
+                "version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "pre_tokenizer": divider,
+                "added_tokens": [{ "id": 9, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
+                "post_processor": null, "decoder": null,
+                "model": { "type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab": [
+                    ["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["b", -1.0], [".", -1.0], ["\n", -1.0], [" ", -1.0], ["▁b", -1.5], ["\t", -1.0]] }
+            });
+            let json = serde_json::to_vec(&json).unwrap();
+            let tokenizer = Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap();
+            let told = tokenizer.check_separator(separator).map_err(|error| error.to_string());
+            let is_so = told.as_ref().is_err_and(|told| {
+                told.contains("its tokens are those of a blank") && told.contains("(these are </s>)")
+            });
+            assert_eq!(
+                (is_so, told.is_err()),
+                (is_refused, is_refused),
+                "{separator:?}: {told:?}, {}",
+                normalizer
+            );
         }
     }
 

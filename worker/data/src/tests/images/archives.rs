@@ -23,6 +23,15 @@ fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not(
         ("one", r#"{"label": 1}"#, Err("its .cls is no number of a class: one")),
         ("1", r#"{"label": 1}"#, Ok(1)),
         ("1\n", r#"{"label": 1.0, "n": NaN}"#, Ok(1)),
+        ("0", r#"{"label": "1"}"#, Err("its .cls says class 0, and its .json has \"1\" in `label`: mend")),
+        ("1", r#"{"label": " 0.0"}"#, Err("its .json has \" 0.0\" in `label`")),
+        ("1", r#"{"label": "-1"}"#, Err("its .json has \"-1\" in `label`")),
+        ("1", r#"{"label": "1\n"}"#, Ok(1)),
+        ("1", r#"{"label": "1.0"}"#, Ok(1)),
+        ("1", r#"{"label": "one"}"#, Ok(1)),
+        ("1", r#"{"label": "n0144"}"#, Ok(1)),
+        ("1", r#"{"label": "nan"}"#, Ok(1)),
+        ("1.0", r#"{"n": 1}"#, Err("its .cls is no number of a class: 1.0 (an integer from 0 is one)")),
         ("1", r#"{"label": "a dog"}"#, Ok(1)),
         ("0", r#"{"caption": "a dog", "width": 7}"#, Ok(0)),
         ("1", "[0]", Ok(1)),
@@ -52,8 +61,9 @@ fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not(
 }
 
 #[test]
-fn a_field_that_is_named_decides_and_without_its_number_cls_does() {
+fn a_field_that_is_named_decides_alone() {
     let image = fixture("folder/triangle/02.png");
+    let none = "its .json has no number of a class in `";
     for (field, class, json, expected) in [
         ("label", "1", r#"{"label": 0}"#, Ok(0)),
         ("label", "0\n", r#"{"label": 1, "n": 7}"#, Ok(1)),
@@ -61,12 +71,24 @@ fn a_field_that_is_named_decides_and_without_its_number_cls_does() {
         ("kind", "1", r#"{"label": 0, "kind": 1}"#, Ok(1)),
         ("label", "none", r#"{"label": 1}"#, Ok(1)),
         ("cls", "1", r#"{"label": 0}"#, Ok(1)),
-        ("cls", "0", r#"{"label": 1, "cls": 1}"#, Ok(1)),
-        ("label", "1", r#"{"label": "a dog"}"#, Ok(1)),
-        ("label", "1", "[0]", Ok(1)),
-        ("label", "1", "{\"n\": 0}", Ok(1)),
-        ("label", "1", r#"{"label": -1}"#, Err("its .json has no number of a class in `label`")),
-        ("label", "1", r#"{"label": 0.5}"#, Err("its .json has no number of a class in `label`")),
+        ("cls", "1", "no JSON", Ok(1)),
+        ("cls", "1", r#"{"cls": 1}"#, Ok(1)),
+        ("cls", "0", r#"{"cls": 1}"#, Err("its .cls says class 0, and its .json has 1 in `cls`")),
+        ("y", "1", r#"{"y": "1"}"#, Err("in `y`: \"1\" is a text: write the number without quotes")),
+        ("y", "1", r#"{"y": "a dog"}"#, Err("in `y`: \"a dog\" is a text: write the number of its class")),
+        ("y", "1", r#"{"y": null}"#, Err("in `y`: it is null")),
+        ("y", "1", r#"{"y": true}"#, Err("in `y`: true is a truth value")),
+        ("y", "1", r#"{"y": 1.0}"#, Err("in `y`: 1.0 is a float: write it as an integer (1)")),
+        ("y", "1", r#"{"y": [1]}"#, Err("in `y`: it has a list there")),
+        ("y", "1", r#"{"y": {"a": 1}}"#, Err("in `y`: it has an object there")),
+        ("y", "1", r#"{"y": 4294967296}"#, Err("in `y`: 4294967296 is none: a class is")),
+        ("y", "1", r#"{"Y": 1, "n": 2}"#, Err("in `y`: its fields are Y, n; say with `field` which is the")),
+        ("y", "1", "{}", Err("in `y`: its fields are none")),
+        ("m.y", "1", r#"{"m": {"y": 1}}"#, Err("its fields are m; a field within `m` is not read: write it")),
+        ("y", "1", "no JSON", Err("its .json is none: ")),
+        ("y", "1", "[0]", Err("in `y`: it is no object")),
+        ("label", "1", r#"{"label": -1}"#, Err("in `label`: -1 is none: a class is an integer from 0")),
+        ("label", "1", r#"{"label": 0.5}"#, Err("in `label`: 0.5 is a float, and a class is")),
         ("label", "1", r#"{"label": 0, "label": 1}"#, Err("its .json has two fields `label`")),
         ("cls", "one", r#"{"label": 1}"#, Err("its .cls is no number of a class: one")),
     ] {
@@ -75,10 +97,49 @@ fn a_field_that_is_named_decides_and_without_its_number_cls_does() {
         let source = format!("sources = [{{ path = \"a.tar\", field = \"{field}\" }}]");
         match (read(&files, &source), expected) {
             (Ok(found), Ok(class)) => assert_eq!(found, [class], "{field}, {json:?}"),
-            (Err(message), Err(words)) => assert!(message.contains(words), "{message}"),
-            (found, _) => panic!("{found:?} and not {expected:?}"),
+            (Err(message), Err(words)) => {
+                assert!(message.contains("sample 7: ") && message.contains(words), "{message}");
+                assert!(!words.starts_with("in ") || message.contains(none), "{message}");
+            }
+            (found, _) => panic!("{field}, {json:?}: {found:?} and not {expected:?}"),
         }
     }
+}
+
+/// One of two samples lacks the field, or both do.
+#[test]
+fn samples_without_the_named_field_are_bad_records_and_nothing_is_read_where_all_lack_it() {
+    let image = fixture("folder/triangle/02.png");
+    let files: [(&str, &[u8]); 8] = [
+        ("1.png", &image),
+        ("1.cls", b"0"),
+        ("1.json", br#"{"y": 1}"#),
+        ("2.png", &image),
+        ("2.cls", b"0"),
+        ("3.png", &image),
+        ("3.cls", b"0"),
+        ("3.json", br#"{"z": 1}"#),
+    ];
+    let source = |max: u64, field: &str| {
+        format!("bad_records_max = {max}\nsources = [{{ path = \"a.tar\", field = \"{field}\" }}]")
+    };
+    assert_eq!(read(&files, &source(2, "y")), Ok(vec![1]));
+    let message = read(&files, &source(1, "y")).unwrap_err();
+    for words in [
+        "2 records of a source cannot be read",
+        "sample 2: it has no .json, and the source's `field` names \"y\" of it as the class: leave `field` out",
+        "sample 3: its .json has no number of a class in `y`: its fields are z; ",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    for max in [0, 99] {
+        let message = read(&files, &source(max, "yy")).unwrap_err();
+        assert!(message.contains("in `yy`: its fields are y; say with `field`"), "{message}");
+    }
+    let message = read(&files[2..4], &source(0, "cls")).unwrap_err();
+    assert!(message.contains("sample 1: it has no .jpg"), "{message}");
+    let message = read(&[files[0], ("1.txt", b"0")], &source(0, "cls")).unwrap_err();
+    assert!(message.contains("it has no .cls, which the source's `field` names"), "{message}");
 }
 
 /// A list made without the field differs.
@@ -96,7 +157,7 @@ fn a_field_that_is_named_later_decides_as_well() {
         ]),
     );
     for (keys, expected) in
-        [("", vec![1]), (", field = \"label\"", vec![0, 1]), (", field = \"cls\"", vec![1, 1])]
+        [("", vec![1]), (", field = \"label\"", vec![0]), (", field = \"cls\"", vec![1, 1])]
     {
         let lines = format!("{SMALL}\nbad_records_max = 1\nsources = [{{ path = \"a.tar\"{keys} }}]");
         let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
@@ -128,7 +189,7 @@ fn a_text_that_stands_beside_another_class_than_before_is_a_bad_record() {
         assert!(message.contains(words), "{words}: {message}");
     }
     assert_eq!(read(&files, &format!("bad_records_max = 2\n{SOURCE}")), Ok(vec![1, 0, 1, 0]));
-    let other = "sources = [{ path = \"a.tar\", field = \"kind\" }]";
+    let other = "sources = [{ path = \"a.tar\", field = \"cls\" }]";
     assert_eq!(read(&files, other), Ok(vec![1, 0, 1, 0, 0, 1]));
 }
 

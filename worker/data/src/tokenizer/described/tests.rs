@@ -157,6 +157,17 @@ fn a_text_that_needs_an_unknown_token_where_there_is_none_is_refused_with_its_na
         (word_level("gone"), not_there),
         (word_piece("gone"), not_there),
         (bpe(Some("gone"), false, &json!({ "a": 0 })), not_there),
+        (
+            json!({ "type": "WordLevel", "unk_token": "<unk>", "vocab": { "a": 2 } }),
+            "token `<unk>`, which the library writes where none is named, is not in",
+        ),
+        (
+            json!({
+                "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100, "vocab": { "[PAD]": 0, "a": 1 }
+            }),
+            "token `[UNK]`, which the library writes where none is named, is not in",
+        ),
         (unigram(None), "its model names no unknown token: give it an `unk_id`"),
     ] {
         let described = read(&model, None);
