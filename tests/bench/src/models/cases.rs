@@ -1,6 +1,6 @@
 //! Models to measure.
 
-use longhaul_common::config::{ModelConfig, ModelKind, Precision};
+use longhaul_common::config::{DecoderConfig, ModelConfig, ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 
 /// Sequences of a step.
@@ -9,12 +9,15 @@ pub(super) const SEQUENCES: u32 = 8;
 pub(super) const LENGTH: usize = 128;
 /// Rank of adapters.
 const RANK: u32 = 16;
-const KINDS: [ModelKind; 10] = [
+const KINDS: [ModelKind; 13] = [
     ModelKind::Gpt2,
     ModelKind::Llama,
     ModelKind::Mistral,
     ModelKind::Qwen2,
     ModelKind::Qwen3,
+    ModelKind::Qwen3Moe,
+    ModelKind::Mixtral,
+    ModelKind::Olmoe,
     ModelKind::SmolLm3,
     ModelKind::Phi3,
     ModelKind::Olmo2,
@@ -63,8 +66,19 @@ impl Size {
     const LARGE: Self = Self { name: "100M", layers: 12, width: 768, heads: 12, vocabulary: 16_384 };
 }
 
+/// Experts of a layer, those that compute a token, and their width.
+const EXPERTS: [u32; 3] = [8, 2, 256];
+
 fn case(kind: ModelKind, size: Size, precision: Precision, rank: Option<u32>) -> Option<Case> {
+    let [count, chosen, width] = EXPERTS;
+    let decoder = kind.usual_experts().map(|_| DecoderConfig {
+        num_experts: Some(count),
+        num_experts_per_tok: Some(chosen),
+        ..DecoderConfig::default()
+    });
     let config = ModelConfig {
+        feed_forward_width: decoder.as_ref().map(|_| width),
+        decoder,
         layers: size.layers,
         width: size.width,
         heads: size.heads,
