@@ -35,6 +35,13 @@ impl RunConfig {
             return Err(ConfigError::value(key, value, reason));
         }
         // Names the patterns that match nothing.
-        ModelSpec::of(self, 0).map(|_| ())
+        let spec = ModelSpec::of(self, 0)?;
+        let divided = |spec: &ModelSpec| spec.parts(&self.parallel, self.data.sequence_length).is_some();
+        if self.parallel.stages > 1 && divided(&spec.untuned()) && !divided(&spec) {
+            let reason =
+                "leaves a stage with nothing to train: take fewer parallel.stages or other parallel.blocks";
+            return Err(ConfigError::value(key, value, reason));
+        }
+        Ok(())
     }
 }

@@ -44,6 +44,8 @@ pub enum FrozenFormat {
 
 /// Largest rank: more than any use.
 const RANK_MAX: u32 = 1 << 14;
+/// Largest α: a thousand times those in use.
+const ALPHA_MAX: f64 = 1e6;
 
 impl LoraConfig {
     /// Name of all matrices but the output projection.
@@ -59,13 +61,18 @@ impl LoraConfig {
         self.alpha.unwrap_or(2.0 * f64::from(self.rank))
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    /// Checks its values.
+    ///
+    /// # Errors
+    /// Names the key.
+    pub fn check(&self) -> Result<(), ConfigError> {
         if self.rank == 0 || self.rank > RANK_MAX {
             let reason = format!("must be from 1 to {RANK_MAX}; 8 to 64 are usual");
             return Err(ConfigError::value("train.lora.rank", self.rank, reason));
         }
-        if !(self.alpha() > 0.0 && self.alpha().is_finite()) {
-            return Err(ConfigError::value("train.lora.alpha", self.alpha(), "must be above zero"));
+        if !(self.alpha() > 0.0 && self.alpha() <= ALPHA_MAX) {
+            let reason = format!("must be above zero, and {ALPHA_MAX} at most");
+            return Err(ConfigError::value("train.lora.alpha", self.alpha(), reason));
         }
         if self.targets.is_empty() {
             let reason = "names no matrix: leave it out for all, or name modules such as \"q_proj\"";

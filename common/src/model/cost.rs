@@ -78,6 +78,10 @@ impl ModelSpec {
             let adapters: u64 = of_block.filter(|t| is_adapter(&t.name)).map(ParameterSpec::count).sum();
             let frozen = all.iter().filter(|tensor| !tuning.trains(&tensor.name));
             cost.frozen_bytes = frozen.map(|tensor| frozen_bytes(tensor, tuning.base, &multiplied)).sum();
+            // Frozen weights are not kept as casts.
+            if cost.cast_bytes > 0 {
+                cost.cast_bytes = bytes_of(Precision::Bf16) * cost.parameters;
+            }
             // Unfrozen matrices are few: their products count as frozen.
             let weights = cost.weight_flops_per_token;
             cost.forward_flops_per_token += 2 * adapters;

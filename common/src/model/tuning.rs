@@ -166,6 +166,10 @@ impl ModelSpec {
             let module = module_of(&tensor.name);
             let mut of_module =
                 all.iter().map(|(_, other)| &other.name).filter(|name| module_of(name) == module);
+            if self.tied_embeddings && tensor.name == self.output_projection() {
+                let reason = "is the output projection as well, which PEFT's files leave as it was: beside adapters, leave it frozen";
+                return Err(ConfigError::value("train.unfrozen_parameters", &tensor.name, reason));
+            }
             let is_adapted = self.adapter_scale(&format!("{module}{WEIGHT}")).is_some();
             if is_adapted || of_module.any(|name| !tuning.trains(name)) {
                 let reason = format!(
@@ -299,7 +303,7 @@ fn examples(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Precision;
+    use crate::config::{ParallelConfig, Precision};
     use crate::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
 
     fn config(targets: &[&str]) -> LoraConfig {
@@ -417,6 +421,36 @@ mod tests {
         both.sort_unstable();
         all.sort_unstable();
         assert_eq!(both, all);
+    }
+
+    #[test]
+    fn a_stage_with_nothing_to_train_is_no_stage() {
+        let parallel = |stages| ParallelConfig { stages, ..ParallelConfig::default() };
+        let norm = tuned(tiny_llama(), None, Some(&["model.norm.weight"])).unwrap();
+        assert!(norm.parts(&parallel(1), 8).is_some() && norm.parts(&parallel(2), 8).is_none());
+        // Neither the embedding nor the head has an adapter.
+        let lora = tuned(tiny_llama(), Some(config(&["all-linear"])), None).unwrap();
+        for stages in 2..=tiny_llama().layers {
+            let parts = lora.parts(&parallel(stages), 8).unwrap();
+            assert!(parts.iter().all(|part| part.parameter_count() > 0), "{stages}");
+        }
+        assert!(lora.parts(&parallel(tiny_llama().layers + 1), 8).is_none());
+    }
+
+    #[test]
+    fn a_tied_embedding_beside_adapters_stays_frozen() {
+        let mut tied = tiny_llama();
+        tied.tied_embeddings = true;
+        let error = tuned(tied, Some(config(&["q_proj"])), Some(&["model.embed_tokens.*"])).unwrap_err();
+        assert!(error.contains("output projection as well"), "{error}");
+        assert!(tuned(tiny_llama(), Some(config(&["q_proj"])), Some(&["model.embed_tokens.*"])).is_ok());
+    }
+
+    #[test]
+    fn frozen_weights_are_not_kept_as_casts() {
+        let of = tuned(tiny_llama(), Some(config(&["all-linear"])), None).unwrap();
+        let casts = of.blocks(8, Precision::Bf16).iter().map(|block| block.cast_bytes).sum::<u64>();
+        assert!(casts > 0 && casts <= 2 * of.parameter_count(), "{casts}");
     }
 
     #[test]

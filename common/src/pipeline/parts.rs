@@ -25,7 +25,7 @@ impl ModelSpec {
     /// or divided so that the largest stage has the least arithmetic, with the shares of its tensor group one
     /// after another. Equal on all workers, as it depends on model and configuration only.
     ///
-    /// `None`: too few blocks, or, with tensor groups, too few layers; or the shares cannot be equal.
+    /// `None`: too few blocks, or a stage would have nothing to train; or, with tensor groups, too few layers; or the shares cannot be equal.
     #[must_use]
     pub fn parts(&self, parallel: &ParallelConfig, sequence: u32) -> Option<Vec<Self>> {
         let (ranks, chunks) = (parallel.stages, parallel.chunks);
@@ -39,8 +39,17 @@ impl ModelSpec {
                 (0..chunks).map(|chunk| ranges.get((chunk * ranks + rank) as usize).cloned()).collect();
             self.part(own?).shards(parallel.tensor).ok()
         };
+        if !ranges.iter().all(|range| self.trains_in(range.clone())) {
+            return None;
+        }
         let shares: Vec<Vec<Self>> = (0..ranks).map(of_rank).collect::<Option<_>>()?;
         Some(shares.into_iter().flatten().collect())
+    }
+
+    /// Whether these blocks have a trained tensor: a stage takes part in rounds by its own.
+    #[must_use]
+    pub fn trains_in(&self, blocks: Range<u32>) -> bool {
+        self.tuning.is_none() || self.part(std::iter::once(blocks).collect()).parameter_count() > 0
     }
 
     /// `with_layers`: each stage has at least one layer, as all members of a group have the rest.
@@ -54,7 +63,7 @@ impl ModelSpec {
         let work = |range: Range<u32>| before[range.end as usize] - before[range.start as usize];
         split(before.len() as u32 - 1, stages, |_, range| {
             let is_fit = !with_layers || !self.layers_in(&range).is_empty();
-            is_fit.then(|| work(range) as f64)
+            (is_fit && self.trains_in(range.clone())).then(|| work(range) as f64)
         })
     }
 }

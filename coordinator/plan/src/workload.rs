@@ -119,10 +119,13 @@ impl Workload {
         self.sums.as_ref().map_or_else(own, |sums| sums.parameters(&(block..block + 1)))
     }
 
-    /// Whether a stage may have these blocks: with tensor groups each stage has at least one layer, as all members hold the rest.
+    /// Whether a stage may have these blocks: it trains something, and with tensor groups it has at least one layer, as all members hold the rest.
     #[must_use]
     pub fn may_be_stage(&self, blocks: &Range<u32>) -> bool {
-        self.sums.as_ref().is_none_or(|sums| sums.layers(blocks) > 0)
+        let own = self.blocks.get(blocks.start as usize..blocks.end as usize).unwrap_or_default();
+        // Those with frozen parameters alone take part in no round.
+        let trains = own.iter().any(|block| block.parameters > 0 || block.frozen_bytes == 0);
+        trains && self.sums.as_ref().is_none_or(|sums| sums.layers(blocks) > 0)
     }
 
     /// Micro-batches of each of so many replicas.

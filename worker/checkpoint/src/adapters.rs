@@ -10,7 +10,7 @@ use longhaul_proto::checkpoint::folder::{ADAPTER, FileRecord, MODEL, TRAINED};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{BaseModel, Companions};
+use super::{BaseModel, CheckpointError, Companions};
 
 /// PEFT's description of adapters.
 pub(super) const ADAPTER_CONFIG: &str = "adapter_config.json";
@@ -132,6 +132,31 @@ fn record_of(text: &[u8]) -> Result<BaseRecord> {
     serde_json::from_slice(text).with_context(|| format!("read {BASE}"))
 }
 
+/// Returns the hash of the pretrained model that these files name, in hexadecimal.
+pub(super) fn base_in(companions: &Companions) -> Option<String> {
+    record_of(companions.get(BASE)?).ok().map(|record| record.blake3)
+}
+
+/// Checks that a checkpoint's weights were trained beside the model with this hash.
+///
+/// # Errors
+/// They were trained beside another one, or the file that says so is missing.
+pub(super) fn check_base(folder: &Path, base: Option<&str>) -> Result<(), CheckpointError> {
+    let path = folder.join(BASE);
+    let text = std::fs::read(&path).map_err(CheckpointError::io("read", &path))?;
+    let record = record_of(&text).map_err(|error| CheckpointError::damaged(&path, error))?;
+    if Some(record.blake3.as_str()) == base {
+        return Ok(());
+    }
+    let reason = format!(
+        "its weights were trained beside the pretrained model {} with the hash {}, and the run has opened {}: give it that model again",
+        record.base_model_name_or_path,
+        record.blake3,
+        base.unwrap_or("none")
+    );
+    Err(CheckpointError::OtherModel { path, reason })
+}
+
 /// Keys of `adapter_config.json` that do not change what an adapter computes.
 const OF_NO_EFFECT: [&str; 13] = [
     "peft_version",
@@ -170,7 +195,8 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         "bias" => value == "none",
         // Others change the pretrained weights as well.
         "init_lora_weights" => value.is_boolean() || value == "gaussian" || value == "eva",
-        "r" | "lora_alpha" | "use_rslora" | "use_dora" | "target_modules" | "modules_to_save" => true,
+        "use_rslora" | "use_dora" => value.is_boolean() || value.is_null(),
+        "r" | "lora_alpha" | "target_modules" | "modules_to_save" => true,
         key if OF_NO_EFFECT.contains(&key) => true,
         _ => {
             let is_empty =
@@ -196,6 +222,7 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         use_dora: json.get("use_dora").is_some_and(|value| value == true),
         base: FrozenFormat::F32,
     };
+    lora.check().with_context(|| format!("read {ADAPTER_CONFIG}"))?;
     let all = spec.parameters();
     let mut saved = BTreeSet::new();
     for name in names("modules_to_save")? {

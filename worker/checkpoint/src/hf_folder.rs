@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
-use longhaul_proto::checkpoint::folder::ADAPTER;
+use longhaul_proto::checkpoint::folder::{ADAPTER, TRAINED};
 use longhaul_proto::little_endian::extend_f32;
 use memmap2::Mmap;
 use safetensors::tensor::TensorView;
@@ -186,6 +186,15 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         if !single.is_file() && PICKLES.iter().any(|name| folder.join(name).is_file()) {
             bail!(
                 "{} has weights as pickles only, which may run code: load it in Python where you trust it, and write it with `model.save_pretrained(OUT)`",
+                folder.display()
+            );
+        }
+        if let Some(name) = [ADAPTER, TRAINED].into_iter().find(|name| folder.join(name).is_file())
+            && !single.is_file()
+        {
+            bail!(
+                "{} has {name}, weights beside a pretrained model and no whole model: merge them (`coordinator checkpoints export OUT --dir {} --merge`)",
+                folder.display(),
                 folder.display()
             );
         }

@@ -111,6 +111,9 @@ fn rescale(matrix: &mut [f32], columns: usize, lengths: &[f32], is_transposed: b
     }
     for (at, value) in matrix.iter_mut().enumerate() {
         let own = squares[place(at)].sqrt() as f32;
-        *value *= lengths[place(at)] / own;
+        // A row of zeros has no direction.
+        if own > 0.0 {
+            *value *= lengths[place(at)] / own;
+        }
     }
 }

@@ -12,12 +12,12 @@ use longhaul_proto::checkpoint::sealed::to_text;
 use longhaul_proto::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 use serde::Serialize;
 
-use super::adapters::{weights_file, weights_in};
+use super::adapters::{base_in, check_base, weights_file, weights_in};
 use super::listing;
 use super::{
-    CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL_CONFIG,
-    ModelState, SHARED, model_config, private_record_name, private_record_of, private_vectors_name, sealed,
-    tensors,
+    CheckpointData, CheckpointError, Companions, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST,
+    MODEL_CONFIG, ModelState, SHARED, model_config, private_record_name, private_record_of,
+    private_vectors_name, sealed, tensors,
 };
 
 /// The checkpoints of one run on one machine, or in a folder shared by several workers. All calls block.
@@ -27,6 +27,8 @@ pub struct CheckpointStore {
     run: RunId,
     worker: WorkerId,
     retention: Retention,
+    /// Hash of the pretrained model beside which weights are trained, in hexadecimal.
+    base: Option<String>,
 }
 
 /// A complete and synced checkpoint in its own folder, not yet visible.
@@ -42,7 +44,13 @@ impl CheckpointStore {
     /// Creates the store of a run under `checkpoint.dir`, as seen by `worker`. Nothing is written yet.
     #[must_use]
     pub fn new(dir: &Path, run: RunId, worker: WorkerId, retention: impl Into<Retention>) -> Self {
-        Self { folder: dir.join(run.to_string()), run, worker, retention: retention.into() }
+        Self { folder: dir.join(run.to_string()), run, worker, retention: retention.into(), base: None }
+    }
+
+    /// The same for weights that are trained beside the pretrained model which these files name.
+    #[must_use]
+    pub fn beside(self, companions: &Companions) -> Self {
+        Self { base: base_in(companions), ..self }
     }
 
     /// The same for another worker.
@@ -119,7 +127,11 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError`]; for a damaged checkpoint, it names the newest intact one before it.
     pub fn load_model(&self, next_round: Round, spec: &ModelSpec) -> Result<LoadedModel, CheckpointError> {
-        let loaded = listing::load_model(&self.folder.join(folder_name(next_round)), self.run, spec);
+        let folder = self.folder.join(folder_name(next_round));
+        if spec.tuning.is_some() {
+            check_base(&folder, self.base.as_deref())?;
+        }
+        let loaded = listing::load_model(&folder, self.run, spec);
         loaded.map_err(|error| self.offer_before(next_round, error))
     }
 

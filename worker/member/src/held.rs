@@ -69,11 +69,11 @@ impl Synchroniser {
 
     /// Returns this run's checkpoint store on this machine, for any part.
     pub(super) fn root_store(&self) -> CheckpointStore {
-        CheckpointStore::new(
-            &self.checkpoints.folder,
-            self.run,
-            self.worker,
-            self.config.checkpoint.retention(),
-        )
+        let retention = self.config.checkpoint.retention();
+        let store = CheckpointStore::new(&self.checkpoints.folder, self.run, self.worker, retention);
+        match &self.part.prepared {
+            Some(prepared) => store.beside(&prepared.companions),
+            None => store,
+        }
     }
 }

@@ -136,6 +136,10 @@ fn adapters_that_cannot_be_honoured_are_refused_by_the_name_of_the_key() {
         ("target_modules", json!(".*q_proj"), "target_modules"),
         ("modules_to_save", json!(["score"]), "modules_to_save"),
         ("r", json!(0), "r = 0"),
+        ("use_rslora", json!(1), "use_rslora"),
+        ("use_dora", json!("yes"), "use_dora"),
+        ("lora_alpha", json!(1e300), "alpha"),
+        ("lora_alpha", json!(0), "alpha"),
         ("lora_alpha", json!("x"), "lora_alpha"),
         ("some_later_key", json!(7), "some_later_key"),
         ("target_modules", json!(["k_proj"]), "has no tensor"),
@@ -164,4 +168,28 @@ fn adapters_that_cannot_be_honoured_are_refused_by_the_name_of_the_key() {
         let error = format!("{:#}", open_model(folder.path(), Some(base.path())).unwrap_err());
         assert!(error.contains(word), "{key}: {error}");
     }
+}
+
+#[test]
+fn a_checkpoint_is_loaded_beside_its_own_pretrained_model_alone() {
+    let (base, dir) = (pretrained(&tiny_llama(), 1), tempfile::tempdir().unwrap());
+    let spec = tuned(tiny_llama(), true, &[]);
+    checkpoint(&spec, base.path(), dir.path());
+    let beside = |seed: u64| {
+        let folder = pretrained(&tiny_llama(), seed);
+        let model = BaseModel::open(folder.path(), |_, _| {}).unwrap();
+        let companions = beside_base(&spec, "another path", &model).unwrap();
+        let store = CheckpointStore::new(dir.path(), RunId([7; 16]), WorkerId(0), 1).beside(&companions);
+        store.load_model(Round(3), &spec).map(|loaded| loaded.parameters)
+    };
+    assert_eq!(beside(1).unwrap(), draw_parameters(&spec, 9));
+    assert!(beside(2).unwrap_err().to_string().contains("give it that model again"));
+}
+
+#[test]
+fn a_folder_of_adapters_is_no_pretrained_model_and_says_how_it_becomes_one() {
+    let (base, dir) = (pretrained(&tiny_llama(), 1), tempfile::tempdir().unwrap());
+    let path = checkpoint(&tuned(tiny_llama(), true, &[]), base.path(), dir.path());
+    let error = format!("{:#}", BaseModel::open(&path, |_, _| {}).unwrap_err());
+    assert!(error.contains("--merge"), "{error}");
 }

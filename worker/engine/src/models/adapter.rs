@@ -57,9 +57,12 @@ impl Adapter {
         let inner = self.up.f_matmul(&self.down.f_matmul(&self.down.f_tr()?)?)?.f_mul(&self.up)?; // [out, R]
         let sum = |x: Tensor| x.f_sum_dim_intlist(&[1_i64][..], false, Kind::Float);
         let squares = squares_of(weight)?.f_add(&sum(across)?.f_mul_scalar(2.0 * self.scale)?)?;
-        squares.f_add(&sum(inner)?.f_mul_scalar(self.scale * self.scale)?)?.f_clamp_min(0.0)?.f_sqrt()
+        squares.f_add(&sum(inner)?.f_mul_scalar(self.scale * self.scale)?)?.f_clamp_min(TINY)?.f_sqrt()
     }
 }
+
+/// Least squared length of a row: one of zeros has no direction, and stays zeros.
+const TINY: f64 = 1e-30;
 
 /// Returns the squared lengths of a matrix's rows.
 pub(super) fn squares_of(weight: &Tensor) -> Result<Tensor, TchError> {

@@ -83,6 +83,9 @@ impl FrozenWeights {
     /// # Errors
     /// Their number is wrong; or libtorch fails.
     pub fn add(&mut self, of: &ParameterSpec, values: &[f32]) -> Result<(), TchError> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(TchError::Shape(format!("{} has values that are no numbers, or infinite", of.name)));
+        }
         let shape: Vec<i64> = of.shape.iter().map(|&size| size as i64).collect();
         let plain = |kind: Kind| {
             let tensor = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
