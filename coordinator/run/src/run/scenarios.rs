@@ -412,7 +412,7 @@ fn what_waits_for_a_later_result_counts_with_it_or_is_given_out_again() {
     story.settled(1, 2, 2, 2);
     let (counted, late, _) = books(&story);
     assert_eq!((counted, late), (8, 0));
-    assert_eq!(story.run.state().rounds.ledger.counted().len(), 8, "what was lost does not count");
+    assert_eq!(story.run.state().rounds.ledger.counted().len(), 8, "lost samples do not count");
 }
 
 #[test]

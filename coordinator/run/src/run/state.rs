@@ -46,7 +46,7 @@ pub struct RunState {
     pub run: RunId,
     /// The present phase. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
     pub phase: Phase,
-    /// What was asked of the run.
+    /// Open requests.
     pub requests: Requests,
     /// Sites and workers.
     pub roster: Roster,

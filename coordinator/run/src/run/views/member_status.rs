@@ -38,7 +38,7 @@ pub struct MemberWork {
     /// How well it keeps up.
     #[serde(default)]
     pub health: Health,
-    /// What it has of the run's data: `here`, `fetched` where it takes it from others, `none` where it waits for somebody who has it; null: it has not said yet.
+    /// Source of its data: `here`, `fetched` from other workers, `none` while no worker has it; null: not reported yet.
     #[serde(default)]
     pub data: Option<String>,
     /// The step that it computes.
@@ -47,7 +47,7 @@ pub struct MemberWork {
     pub tokens_per_s: Option<f64>,
     /// Hash of its synchronised state after the last round it reported.
     pub state_hash: Option<String>,
-    /// The newest round, of those that all have applied, whose result has what it contributed; none where it has not the first part of a copy, whose worker counts for all.
+    /// The newest round that all have applied and to which it contributed; null unless it holds the first part of a copy, whose worker counts for all.
     #[serde(default)]
     pub contributed: Option<u64>,
     /// How many times as fast as at first it computes its part of the model; null where it has all of it, or where that is not known yet.

@@ -50,7 +50,7 @@ pub struct Status {
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last events, oldest first.
     pub events: Vec<EventStatus>,
-    /// What was refused, lost and told.
+    /// Refusals, losses and notices.
     #[serde(flatten)]
     pub accounting: AccountingStatus,
     /// What a person should look at now.
@@ -213,7 +213,7 @@ pub struct ClusterStatus {
     pub links: Vec<LinkStatus>,
 }
 
-/// What was refused, lost and told.
+/// Refusals, losses and notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AccountingStatus {
     /// Contributions that owners refused since this coordinator was started, by site and reason.
