@@ -35,6 +35,7 @@ pub use columns::{ColumnPart, ColumnUpdate, MatrixStretch};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};
+pub use formats::nf4_code;
 pub use longhaul_common::config::{Rounding, ValueFormat};
 pub use selections::{CHUNK_VALUES_DEFAULT, Selection, Threshold, TopK};
 pub use spec::CodecSpec;

@@ -15,6 +15,8 @@ mod scales;
 mod sign;
 mod two_bit;
 
+pub use self::nf4::code as nf4_code;
+
 use std::fmt::Debug;
 
 use self::bf16::Bf16;

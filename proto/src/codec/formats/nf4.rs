@@ -76,8 +76,9 @@ impl NumberFormat for Nf4 {
     }
 }
 
-/// Returns the level nearest to a value in −1..=1.
-fn code(value: f32) -> u8 {
+/// Returns the NF4 code of the level nearest to a value in −1..=1 (module documentation has the source): 0 to 15.
+#[must_use]
+pub fn code(value: f32) -> u8 {
     MIDPOINTS.iter().map(|&midpoint| u8::from(value >= midpoint)).sum()
 }
 

@@ -6,6 +6,7 @@ use std::ffi::c_char;
 
 use longhaul_common::config::{FrozenFormat, ModelKind};
 use longhaul_common::model::{ModelSpec, ParameterSpec};
+use longhaul_proto::codec::nf4_code;
 use tch::{Device, Kind, TchError, Tensor};
 use torch_sys::C_tensor;
 
@@ -15,26 +16,6 @@ use crate::shim::Reason;
 
 /// Values of NF4 that share a scale.
 const BLOCK: usize = 64;
-/// The values of NF4, as in the shim (Dettmers et al. 2023, "QLoRA", appendix E).
-const NF4: [f32; 16] = [
-    -1.0,
-    -0.696_192_8,
-    -0.525_073_05,
-    -0.394_917_5,
-    -0.284_441_38,
-    -0.184_773_43,
-    -0.091_050_036,
-    0.0,
-    0.079_580_3,
-    0.160_930_2,
-    0.246_112_3,
-    0.337_915_24,
-    0.440_709_83,
-    0.562_617,
-    0.722_956_84,
-    1.0,
-];
-
 /// Tensors of a pretrained model that are not trained, by name, on one device.
 #[derive(Debug)]
 pub struct FrozenWeights {
@@ -236,14 +217,10 @@ fn int8(values: &[f32], of: &ParameterSpec) -> Result<(Tensor, Tensor), TchError
 
 /// Returns pairs of NF4 codes, the first in the high bits, and a scale for each 64 values: the largest of them.
 fn nf4(values: &[f32]) -> Result<(Tensor, Tensor), TchError> {
-    let bounds: [f32; 15] = std::array::from_fn(|at| f32::midpoint(NF4[at], NF4[at + 1]));
     let (mut codes, mut scales) = (Vec::with_capacity(values.len().div_ceil(2)), Vec::new());
     for block in values.chunks(BLOCK) {
         let scale = largest(block);
-        let code = |value: &f32| {
-            let value = if scale > 0.0 { value / scale } else { 0.0 };
-            bounds.partition_point(|bound| value > *bound) as u8
-        };
+        let code = |value: &f32| nf4_code(if scale > 0.0 { value / scale } else { 0.0 });
         codes.extend(block.chunks(2).map(|pair| code(&pair[0]) << 4 | pair.get(1).map_or(0, code)));
         scales.push(scale);
     }
