@@ -5,7 +5,7 @@ use std::ops::Index;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Application, InnerRule, Optimiser, Source, SyncConfig, TrainConfig, WithinSite};
-use crate::model::BlockCost;
+use crate::model::{Block, BlockCost};
 use crate::pipeline::Held;
 
 /// Per parameter: its value, or one of its moments, in f32.
@@ -142,7 +142,7 @@ pub struct StageBytes {
     pub each: f64,
     /// Per micro-batch between its backward pass and deferred gradients of its weights.
     pub left: f64,
-    /// Once, during recomputation of activations.
+    /// Once: activations that are recomputed, and a frozen matrix that is decoded.
     pub once: f64,
 }
 
@@ -159,10 +159,12 @@ impl StageBytes {
     ) -> Self {
         // One pass: a planner evaluates thousands of ranges.
         let (mut parameters, mut activations, mut cast, mut left, mut boundaries) = (0, 0, 0, 0, 0);
-        let mut frozen = 0;
+        let (mut frozen, mut decoded) = (0, 0);
+        let has_embedding = blocks.iter().any(|block| block.block == Block::Embedding);
         for block in blocks {
             parameters += block.parameters;
-            frozen += block.frozen_bytes;
+            frozen += block.frozen_bytes + if has_embedding { 0 } else { block.tied_frozen_bytes };
+            decoded = decoded.max(block.decoded_bytes);
             activations += block.activation_bytes_per_token;
             cast += block.cast_bytes;
             left += block.left_bytes_per_token;
@@ -177,10 +179,10 @@ impl StageBytes {
         let left = left as f64 * tokens;
         let kept = |activations: u64, cast: u64| activations as f64 * tokens + cast as f64;
         if !recompute {
-            return Self { fixed, each: kept(activations, cast), left, once: 0.0 };
+            return Self { fixed, each: kept(activations, cast), left, once: decoded as f64 };
         }
         let all = blocks.iter().map(|block| kept(block.activation_bytes_per_token, block.cast_bytes));
-        Self { fixed, each: boundaries as f64 * tokens, left, once: all.fold(0.0, f64::max) }
+        Self { fixed, each: boundaries as f64 * tokens, left, once: all.fold(0.0, f64::max) + decoded as f64 }
     }
 
     /// Returns the total with this many micro-batches at a time.

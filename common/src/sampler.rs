@@ -43,6 +43,14 @@ pub fn chance_at(seed: u64, position: u64) -> f64 {
     (word >> (64 - BITS)) as f64 / (1u64 << BITS) as f64
 }
 
+/// Returns the seed of the random choices made for a sample at a stream position, such as dropout: equal for all callers.
+#[must_use]
+pub fn seed_at(seed: u64, position: u64) -> u64 {
+    /// As in [`chance_at`].
+    const DOMAIN: u64 = 0xd20b_0c75_eed0_0a41;
+    mix(mix(seed ^ DOMAIN) ^ mix(position))
+}
+
 /// A keyed permutation of `0..size` without an index list: a balanced Feistel network over the next even
 /// number of bits, iterated until the result is in range (Black & Rogaway 2002, "Ciphers with arbitrary
 /// finite domains"). The domain is less than four times `size`, so this takes under four iterations on

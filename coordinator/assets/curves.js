@@ -2,7 +2,7 @@
 
 import { byId, el, keyed, setText } from "./elements.js";
 import { clock, number, percent, rate } from "./words.js";
-import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed, TIMES } from "./series.js";
+import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, roundsOf, shareOf, smoothed, TIMES } from "./series.js";
 import { Chart, tabulate } from "./chart.js";
 
 /** Limit of lines of other runs. */
@@ -18,6 +18,8 @@ const CHARTS = [
   { title: "Accuracy on held-out images", format: (value) => percent(value), optional: true, lines: (c, a) => [
     ["accuracy", alongRounds(c, a, (round) => round.validation_accuracy), true],
   ] },
+  { title: "Scores of questions", format: (value) => percent(value), optional: true, lines: (c, a) => scoresOf(c).map((name) =>
+    [name, alongRounds(c, a, (round) => round.scores?.[name] ?? null), true]) },
   { title: "Learning rate", format: (value) => number(value, 3), lines: (c, a) => [["learning rate", alongRounds(c, a, (round) => round.learning_rate)]] },
   { title: "Gradient norm, before clipping", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
     ["norm", alongRounds(c, a, (round) => round.gradient_norm)],
@@ -40,6 +42,12 @@ const CHARTS = [
   ] },
   { title: "Training workers", isWhole: true, format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
 ];
+
+/** Names of scores: at least one, which may have no values. */
+function scoresOf(curves) {
+  const names = new Set(roundsOf(curves).flatMap((round) => Object.keys(round.scores ?? {})));
+  return names.size > 0 ? [...names].sort() : ["score"];
+}
 
 /** Returns no line if all values are zero. */
 function whereAny([x, y]) {

@@ -8,6 +8,7 @@ pub mod history;
 pub mod http;
 pub mod inbox;
 pub mod journal;
+pub mod mlflow;
 pub mod record;
 pub mod runtime;
 mod slowdown;

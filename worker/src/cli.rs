@@ -1,5 +1,7 @@
 //! The command line.
 
+mod evaluate;
+mod model;
 mod token;
 
 use std::net::SocketAddr;
@@ -8,7 +10,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+pub use evaluate::{EvaluateArgs, TaskName};
 use longhaul_proto::identity::Token;
+pub use model::{CheckpointArgs, ComputeArgs};
 pub use token::TokenArgs;
 
 /// Trains as part of a run, follows the coordinator, and exchanges updates with the other workers.
@@ -47,6 +51,10 @@ pub enum Command {
     /// The prompt and then each token appear on standard output. The model sees at most as many tokens as its context holds; beyond that, it
     /// continues with the newest half of them.
     Sample(SampleArgs),
+    /// Evaluate a trained checkpoint, or a pretrained model's folder, on local files: perplexity, multiple choice, exact match.
+    ///
+    /// Prompts and scores are those of lm-evaluation-harness. Results appear on standard output, one line each; Ctrl-C ends with those of what was done.
+    Evaluate(EvaluateArgs),
     /// Prepare, inspect, verify or prune the data of a run.
     Data(DataArgs),
     /// Inspect a model's folder.
@@ -272,15 +280,9 @@ fn some_gib(text: &str) -> Result<f64, String> {
 /// `worker sample`
 #[derive(Debug, Args)]
 pub struct SampleArgs {
-    /// A checkpoint (`round-000120`), or a folder of checkpoints or of runs, such as a run's `checkpoint.dir`, of which the newest is used.
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint: PathBuf,
-    /// Use the moving average of the weights, which a run with `train.ema_decay` keeps.
-    #[arg(long)]
-    pub ema: bool,
-    /// Folder of the pretrained model, for a checkpoint of adapters. Default: the one they were trained from.
-    #[arg(long, value_name = "FOLDER")]
-    pub base: Option<PathBuf>,
+    /// The checkpoint.
+    #[command(flatten)]
+    pub model: CheckpointArgs,
     /// The text to continue, or with `--chat` the user's message; several may be given. Default with `--chat`: each line of standard input.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "chat")]
     pub prompt: Vec<String>,
@@ -323,12 +325,9 @@ pub struct SampleArgs {
     /// The same seed draws the same text.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
-    /// `auto`, `cpu`, or `cuda:N`.
-    #[arg(long, default_value = "auto")]
-    pub device: String,
-    /// CPU threads for the device; 1 is the fastest for a small model or on a busy machine. Default: one per core.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    /// The device.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 fn top_p(text: &str) -> Result<f64, String> {

@@ -6,10 +6,12 @@ pub mod cli;
 pub mod data_command;
 mod data_progress;
 pub mod doctor;
+pub mod evaluate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod member;
 pub mod model_command;
+mod opened;
 pub mod pages;
 pub mod replica;
 pub mod sample;

@@ -7,7 +7,7 @@ use longhaul_common::explained::Explained;
 use longhaul_common::terminal::{foot, moves_cursors, takes_colours};
 use longhaul_engine::keep_freed_memory;
 use longhaul_worker::cli::{Cli, Command, LogFormat};
-use longhaul_worker::{agent, data_command, doctor, model_command, pages, sample};
+use longhaul_worker::{agent, data_command, doctor, evaluate, model_command, pages, sample};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -37,6 +37,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Join(args) => runtime.block_on(agent::join(args)),
         Command::Doctor(args) => runtime.block_on(doctor::doctor(args)),
         Command::Sample(args) => sample::sample(&args),
+        Command::Evaluate(args) => runtime.block_on(evaluate::evaluate(args)),
         Command::Model(args) => model_command::run(&args.command),
         Command::Data(args) => runtime.block_on(data_command::run(args.command)),
         Command::Completions { shell } => {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_checkpoint::{InspectedModel, inspect_model};
 use longhaul_common::config::{EncoderActivation, RopeScaling};
-use longhaul_common::model::{Decoder, Encoder, ModelSpec, NormPlaces, QueryNorm};
+use longhaul_common::model::{Decoder, Encoder, Head, ModelSpec, NormPlaces, QueryNorm};
 use longhaul_data::Tokenizer;
 use longhaul_data::counted::counted;
 
@@ -109,7 +109,12 @@ impl fmt::Display for EncoderChoices<'_> {
         if encoder.projects(spec.width) {
             write!(f, ", embeddings of width {}", encoder.embedding_width)?;
         }
-        Ok(())
+        match encoder.head {
+            Head::Masked => f.write_str(", a head for masked tokens"),
+            Head::Classes(classes) => write!(f, ", a head for {classes} classes"),
+            Head::Replaced => f.write_str(", a head for replaced tokens"),
+            Head::None => f.write_str(", no head"),
+        }
     }
 }
 
@@ -247,6 +252,15 @@ mod tests {
             let told = report(&folder(case)).unwrap();
             assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
             assert!(!told.contains("left out"), "{told}");
+        }
+        let heads = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoder_heads");
+        for (case, words) in [
+            ("bert-classes", &["a head for 3 classes"][..]),
+            ("bert-none", &["no head", "left out: 2 tensors, such as pooler.dense.bias", "0 of the head"]),
+            ("electra-replaced", &["a head for replaced tokens", "289 of the head"]),
+        ] {
+            let told = report(&heads.join(case)).unwrap();
+            assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
         }
         // With a pooler, and the names of the first versions.
         let old = tempfile::tempdir().unwrap();

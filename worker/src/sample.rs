@@ -1,15 +1,13 @@
 //! `worker sample`: text from a trained model.
 
 use std::io::{self, BufRead, Write};
-use std::num::NonZeroU32;
-use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use longhaul_common::config::DataConfig;
 use longhaul_data::{Detokenizer, Dialogue, Tokenizer};
 
 use crate::cli::SampleArgs;
-use longhaul_checkpoint::{OpenedModel, Weights, end_tokens, open_weights};
+use crate::opened::{beside_tokenizer, tokenizer_of};
+use longhaul_checkpoint::{OpenedModel, end_tokens};
 use longhaul_engine::{Generator, Sampling, choose_device};
 
 /// Continues each prompt with a checkpoint's model, or answers each message, and streams the text to standard output.
@@ -17,11 +15,10 @@ use longhaul_engine::{Generator, Sampling, choose_device};
 /// # Errors
 /// The checkpoint is missing or damaged; the tokenizer does not fit the model, or knows nothing of the prompt; or there is no chat template.
 pub fn sample(args: &SampleArgs) -> Result<()> {
-    let device = choose_device(&args.device)?;
+    let device = choose_device(&args.compute.device)?;
     let no_word = "--prompt is empty: give the model a word to begin with";
     ensure!(args.prompt.iter().all(|prompt| !prompt.is_empty()), no_word);
-    let (base, weights) = (args.base.as_deref(), Weights::averaged_if(args.ema));
-    let model = open_weights(&args.checkpoint, base, weights)?.merged(base)?;
+    let model = args.model.open()?;
     let tokenizer = tokenizer_of(&model)?;
     let dialogue = if args.chat { Some(dialogue_of(args, &model)?) } else { None };
     let sampling = Sampling {
@@ -31,7 +28,6 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
     };
-    let threads = args.threads.and_then(|threads| NonZeroU32::new(threads.into()));
     let mut stops = end_tokens(&model.companions);
     for text in &args.stop {
         let tokens = tokenizer.encode(text).map_err(Error::msg).context("read --stop")?;
@@ -46,7 +42,7 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
     {
         stops.push(token);
     }
-    let generator = Generator::new(&model.spec, &model.parameters, device, threads)?;
+    let generator = Generator::new(&model.spec, &model.parameters, device, args.compute.threads())?;
     let speaker = Speaker { generator, tokenizer, sampling, stops, tokens: args.tokens as usize };
     match dialogue {
         Some(dialogue) => speaker.chat(dialogue, &args.prompt),
@@ -98,6 +94,10 @@ impl Speaker {
 
     /// Prints what follows the tokens, and returns it; `None`: nobody reads any more.
     fn speak(&self, prompt: &[u32]) -> Result<Option<String>> {
+        let context = self.generator.context();
+        if prompt.len() > context {
+            tracing::warn!("the model sees the last {context} of {} tokens", prompt.len());
+        }
         let mut detokenizer = Detokenizer::after(&self.tokenizer, prompt);
         let mut said = String::new();
         let mut say = |text: String| {
@@ -120,8 +120,8 @@ impl Speaker {
 
 /// Returns the beginning of a chat with the model.
 fn dialogue_of(args: &SampleArgs, model: &OpenedModel) -> Result<Dialogue> {
-    let beside = model.tokenizer.as_deref().and_then(Path::parent);
-    let dialogue = Dialogue::open(args.chat_template.as_deref(), beside, args.date.as_deref())?;
+    let dialogue =
+        Dialogue::open(args.chat_template.as_deref(), beside_tokenizer(model), args.date.as_deref())?;
     let mut dialogue = dialogue.with_context(|| {
         format!("{} has no chat template: name a file with --chat-template", model.path.display())
     })?;
@@ -129,22 +129,6 @@ fn dialogue_of(args: &SampleArgs, model: &OpenedModel) -> Result<Dialogue> {
         dialogue.set_system(system).map_err(Error::msg)?;
     }
     Ok(dialogue)
-}
-
-/// Loads the tokenizer of a checkpoint.
-fn tokenizer_of(model: &OpenedModel) -> Result<Tokenizer> {
-    let shown = model.path.display();
-    let file = match &model.tokenizer {
-        Some(file) => file.to_str().with_context(|| format!("the path of {shown} is not UTF-8"))?,
-        None => DataConfig::BYTES,
-    };
-    let tokenizer = Tokenizer::load(file)?;
-    let (known, tokens) = (model.spec.vocabulary, tokenizer.vocabulary());
-    ensure!(
-        tokens <= known,
-        "the model knows {known} tokens, its tokenizer {tokens}: tokenizer.json is missing from {shown}"
-    );
-    Ok(tokenizer)
 }
 
 /// Encodes the prompt; warns of parts that the model does not see.

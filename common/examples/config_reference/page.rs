@@ -135,7 +135,7 @@ impl Page {
         match name {
             "ArchiveLocation" | "DataLabels" => return Ok(("path or URL".to_owned(), false)),
             "DataUrl" => return Ok(("URL".to_owned(), false)),
-            "Column" => return Ok(("text or whole number".to_owned(), false)),
+            "Column" | "MaskToken" => return Ok(("text or whole number".to_owned(), false)),
             _ => {}
         }
         let names = parser::names(path, key);

@@ -11,6 +11,19 @@ pub struct BaseDescription {
     pub model: ModelConfig,
     /// Whether a `tokenizer.json` is beside it.
     pub has_tokenizer: bool,
+    /// Dropout above zero that its `config.json` names.
+    pub dropout: Vec<NamedDropout>,
+}
+
+/// A rate of dropout in a `config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedDropout {
+    /// Its key there.
+    pub key: &'static str,
+    /// Probability.
+    pub rate: f64,
+    /// Whether it is that of attention weights.
+    pub is_of_attention: bool,
 }
 
 /// Key of the folder in `[model]`.
@@ -36,8 +49,28 @@ impl RunConfig {
             read_toml::<Self>(&text).map_err(ConfigError::of_run)?;
         }
         let base = describe(&folder).map_err(|reason| ConfigError::value("model.from", &folder, reason))?;
+        let dropout = base.dropout.clone();
         describe_in(&mut table, &folder, base)?;
-        Self::parse(&table.to_string())
+        let config = Self::parse(&table.to_string())?;
+        config.check_dropout(&dropout)?;
+        Ok(config)
+    }
+
+    /// Asks for what the pretrained model's own dropout becomes.
+    fn check_dropout(&self, named: &[NamedDropout]) -> Result<(), ConfigError> {
+        for NamedDropout { key, rate, is_of_attention } in named {
+            let (own, given) = match is_of_attention {
+                true => ("train.attention_dropout", self.train.attention_dropout),
+                false => ("train.dropout", self.train.dropout),
+            };
+            if given.is_none() {
+                let reason = format!(
+                    "the model's config.json says {key} = {rate}, which transformers applies in training: set {own} = {rate}, or 0.0 for none"
+                );
+                return Err(ConfigError::value(own, "absent", reason));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn check_base(&self) -> Result<(), ConfigError> {
@@ -125,7 +158,7 @@ mod tests {
         let sizes =
             ModelConfig { layers: 2, width: 8, heads: 2, context: 16, ..ModelConfig::of(ModelKind::Qwen3) };
         let model = ModelConfig { vocabulary: Some(99), ..sizes };
-        BaseDescription { model, has_tokenizer: true }
+        BaseDescription { model, has_tokenizer: true, dropout: Vec::new() }
     }
 
     fn parsed(model: &str, rest: &str) -> Result<RunConfig, String> {
@@ -133,6 +166,11 @@ mod tests {
         RunConfig::parse_with_base(&text, |folder| match folder {
             "here" => Ok(described()),
             "bare" => Ok(BaseDescription { has_tokenizer: false, ..described() }),
+            "drops" => {
+                let of = |key, rate, is_of_attention| NamedDropout { key, rate, is_of_attention };
+                let dropout = vec![of("resid_pdrop", 0.2, false), of("attn_pdrop", 0.1, true)];
+                Ok(BaseDescription { dropout, ..described() })
+            }
             _ => Err("is not there".to_owned()),
         })
         .map_err(|error| error.to_string())
@@ -152,6 +190,23 @@ mod tests {
         let inline = format!("model = {{ from = \"bare\" }}\n{REST}tokenizer = \"t.json\"\n");
         let config = RunConfig::parse_with_base(&inline, |_| Ok(described())).unwrap();
         assert_eq!((config.data.tokenizer.as_str(), config.model.layers), ("t.json", 2));
+    }
+
+    #[test]
+    fn dropout_of_the_model_is_asked_for() {
+        let train = |keys: &str| parsed("from = \"drops\"", &format!("{REST}[train]\n{keys}"));
+        for (keys, words) in [
+            ("", "train.dropout = absent: the model's config.json says resid_pdrop = 0.2"),
+            ("attention_dropout = 0.0", "set train.dropout = 0.2, or 0.0 for none"),
+            (
+                "dropout = 0.2",
+                "train.attention_dropout = absent: the model's config.json says attn_pdrop = 0.1",
+            ),
+        ] {
+            let error = train(keys).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(train("dropout = 0.2\nattention_dropout = 0.0").unwrap().train.dropout, Some(0.2));
     }
 
     #[test]

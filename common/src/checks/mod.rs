@@ -2,11 +2,12 @@
 
 mod base;
 mod columns;
+mod encoder_head;
 mod parallel;
 mod sparse_backward;
 mod tuning;
 
-pub use base::BaseDescription;
+pub use base::{BaseDescription, NamedDropout};
 
 use crate::config::{ConfigError, RunConfig, read_toml, with_new_names};
 
@@ -16,7 +17,7 @@ impl RunConfig {
     /// # Errors
     /// [`ConfigError`] names the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = read_toml(&with_new_names(text)).map_err(ConfigError::of_run)?;
+        let config = read_toml::<Self>(&with_new_names(text)).map_err(ConfigError::of_run)?.with_masking();
         config.check()?;
         Ok(config)
     }
@@ -29,6 +30,7 @@ impl RunConfig {
         self.check_run()?;
         self.check_base()?;
         self.check_model()?;
+        self.check_encoder_head()?;
         self.check_train()?;
         self.check_tuning()?;
         let sparse = self.train.sparse_backward.as_ref();

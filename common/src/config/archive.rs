@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::BestCheckpoints;
 use crate::id::Round;
 
 /// A place that all workers of a run reach: a shared folder, or object storage.
@@ -103,11 +104,15 @@ pub struct Retention {
     pub last: u32,
     /// Checkpoints before rounds that are multiples of this are kept permanently; 0: none.
     pub for_good_every: u64,
+    /// Checkpoints kept for their held-out loss.
+    pub best: BestCheckpoints,
+    /// Those before rounds that are multiples of this wait for a verdict on their loss; 0: none do.
+    pub judged_every: u64,
 }
 
 impl From<u32> for Retention {
     fn from(last: u32) -> Self {
-        Self { last, for_good_every: 0 }
+        Self { last, for_good_every: 0, best: BestCheckpoints::default(), judged_every: 0 }
     }
 }
 
@@ -126,7 +131,10 @@ impl Retention {
         let (later, from_here) =
             newest_first.split_at(newest_first.iter().take_while(|round| **round > written).count());
         let surplus = later.iter().skip(last).chain(from_here.iter().skip(last));
-        surplus.copied().filter(move |round| !self.is_for_good(*round))
+        let unjudged = self.best.unjudged(newest_first, self.judged_every);
+        let is_kept =
+            move |round| self.is_for_good(round) || self.best.has(round) || unjudged.contains(&round);
+        surplus.copied().filter(move |round| !is_kept(*round))
     }
 }
 
@@ -154,7 +162,7 @@ mod tests {
     fn the_last_and_each_so_many_th_stay() {
         let rounds: Vec<Round> = (1..=10).rev().map(|n| Round(20 * n)).collect();
         let gone = |last, for_good_every, written| -> Vec<u64> {
-            let retention = Retention { last, for_good_every };
+            let retention = Retention { for_good_every, ..Retention::from(last) };
             retention.surplus(&rounds, Round(written)).map(|round| round.0).collect()
         };
         assert_eq!(gone(2, 0, 200), [160, 140, 120, 100, 80, 60, 40, 20]);

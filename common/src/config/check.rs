@@ -7,9 +7,10 @@ impl RunConfig {
         positive("run.workers", self.run.workers)?;
         positive("run.steps", self.run.steps)?;
         self.data.check()?;
-        self.check_conversations()?;
+        self.check_labels()?;
         self.faults.check()?;
-        self.checkpoint.check()
+        self.checkpoint.check()?;
+        self.check_evaluate()
     }
 
     pub(crate) fn check_train(&self) -> Result<(), ConfigError> {
@@ -51,6 +52,8 @@ impl RunConfig {
             ("train.gradient_clip", train.gradient_clip, 0.0, f64::MAX),
             ("train.label_smoothing", train.label_smoothing, 0.0, 1.0 - f64::EPSILON),
             ("train.z_loss", train.z_loss, 0.0, 1.0),
+            ("train.dropout", train.dropout.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
+            ("train.attention_dropout", train.attention_dropout.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
             ("train.ema_decay", train.ema_decay.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
         ];
         for (key, value, low, high) in numbers {
@@ -262,6 +265,8 @@ mod tests {
             ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
             ("[train]\nlabel_smoothing = 1.0", "train.label_smoothing"),
+            ("[train]\ndropout = 1.0", "train.dropout"),
+            ("[train]\nattention_dropout = -0.1", "train.attention_dropout"),
             ("[train]\nz_loss = -1e-4", "train.z_loss"),
             ("[train]\nema_decay = 1.0", "train.ema_decay"),
             ("[parallel]\nstages = 2\n[train]\nshares = \"by_speed\"", "train.shares"),

@@ -25,10 +25,18 @@ impl RunConfig {
     pub(crate) fn check_model(&self) -> Result<(), ConfigError> {
         self.model.check()?;
         let kind = self.model.kind;
-        if kind.is_encoder() {
-            let reason = "is an encoder, which `worker model inspect` reads and runs do not train: take a language model";
-            return Err(ConfigError::value("model.kind", kind.name(), reason));
+        if kind.is_of_images() {
+            for (key, rate) in [
+                ("train.dropout", self.train.dropout),
+                ("train.attention_dropout", self.train.attention_dropout),
+            ] {
+                if let Some(rate) = rate.filter(|rate| *rate > 0.0) {
+                    let reason = "is for language models: leave it out";
+                    return Err(ConfigError::value(key, rate, reason));
+                }
+            }
         }
+        self.check_masking()?;
         match &self.data.image {
             Some(image) if kind.is_of_images() => return self.model.check_images(image),
             Some(_) => {

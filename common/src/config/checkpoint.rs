@@ -42,10 +42,11 @@ impl Default for CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// Returns the retention of checkpoints.
+    /// Returns the retention of checkpoints, whatever their held-out loss.
     #[must_use]
     pub fn retention(&self) -> Retention {
-        Retention { last: self.keep, for_good_every: self.every_rounds.saturating_mul(self.keep_every) }
+        let for_good_every = self.every_rounds.saturating_mul(self.keep_every);
+        Retention { for_good_every, ..Retention::from(self.keep) }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

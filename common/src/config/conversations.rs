@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Column, ConfigError, DataConfig, DataFormat, DataSource, RunConfig};
+use super::{Column, ConfigError, DataConfig, DataFormat, DataPlace, DataSource, RunConfig};
 
 /// `[data.conversations]`: all sources hold conversations, in JSON lines, JSON arrays, Parquet or Arrow. The table may be empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,9 +127,14 @@ impl ConversationsConfig {
     /// Returns the conflict of a source with it, if any.
     fn check_source(&self, source: &DataSource) -> Result<(), &'static str> {
         if !matches!(source.format(), DataFormat::Jsonl | DataFormat::Parquet | DataFormat::Arrow) {
-            return Err(
-                "data.conversations are read from JSON lines, JSON arrays, Parquet and Arrow: convert it, or leave out data.conversations",
-            );
+            return Err(match (&source.format, source.place()) {
+                (None, DataPlace::Glob(_)) => {
+                    "its pattern names no format, and data.conversations are read from JSON lines, JSON arrays, Parquet and Arrow: say format = \"jsonl\" for files of JSON, or \"parquet\" or \"arrow\"; convert others"
+                }
+                _ => {
+                    "data.conversations are read from JSON lines, JSON arrays, Parquet and Arrow: say its format if it is one of these under another name, or convert it, or leave out data.conversations"
+                }
+            });
         }
         let is_of_columns =
             matches!(self.kind, Some(ConversationKind::Alpaca | ConversationKind::PromptCompletion));
@@ -154,25 +159,39 @@ fn is_date(text: &str) -> bool {
 
 impl RunConfig {
     /// Refuses settings under which contributions cannot be weighted by trained tokens.
-    pub(super) fn check_conversations(&self) -> Result<(), ConfigError> {
-        if self.data.conversations.is_none() {
-            return Ok(());
-        }
+    pub(super) fn check_labels(&self) -> Result<(), ConfigError> {
+        let data = match (&self.data.conversations, &self.data.masking) {
+            (Some(_), _) => "data.conversations",
+            (None, Some(_)) => "data.masking",
+            (None, None) => return Ok(()),
+        };
         let refused = [
             (
                 self.train.selective_backward.is_some(),
                 "train.selective_backward",
-                "compares losses of whole sequences, and data.conversations trains on parts of them: leave out one of the two",
+                format!(
+                    "compares losses of whole sequences, and {data} trains on parts of them: leave it out"
+                ),
             ),
             (
                 self.privacy.is_some(),
                 "privacy",
-                "reckons with samples of equal weight, and those of data.conversations have as many as trained tokens: leave out one of the two",
+                format!(
+                    "reckons with samples of equal weight, and those of {data} have as many as trained tokens: leave it out"
+                ),
             ),
             (
                 self.secure_aggregation.is_some(),
                 "secure_aggregation",
-                "bounds weights by the number of samples, and those of data.conversations are trained tokens: leave out one of the two",
+                format!(
+                    "bounds weights by the number of samples, and those of {data} are trained tokens: leave it out"
+                ),
+            ),
+            (
+                self.parallel.differences.is_some() && self.data.masking.is_some(),
+                "parallel.differences",
+                "takes a sample to be the same at each visit, and its masks are others: leave it out"
+                    .to_owned(),
             ),
         ];
         match refused.into_iter().find(|(is_set, ..)| *is_set) {
@@ -220,6 +239,11 @@ mod tests {
         for (conversations, source, words) in [
             ("", "path = \"a.csv\"", "data.sources = a.csv: data.conversations are read from JSON lines"),
             ("", "path = \"a.txt\"", "data.sources = a.txt: data.conversations are read from"),
+            (
+                "",
+                "glob = \"*.json*\"",
+                "data.sources = *.json*: its pattern names no format, and data.conversations",
+            ),
             (
                 "",
                 "path = \"a.arrow\", column = 1",

@@ -10,6 +10,7 @@ use super::checkpoint::is_endpoint;
 use super::sections::{is_true, is_zero};
 use super::{
     Column, ConfigError, ConversationsConfig, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig,
+    MaskingConfig,
 };
 
 /// Maximum sources: a mixture of more would deviate from its weights by more than five samples.
@@ -33,9 +34,9 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_share: Option<f64>,
     /// Text after each JSON, CSV, Parquet or Arrow record, and after each plain text file that a pattern matches. A special token, such as `<|endoftext|>`,
-    /// becomes that token. Of conversations, only pairs of texts have it, and the default is the tokenizer's `eos_token`.
-    #[serde(default = "DataConfig::default_separator")]
-    pub separator: String,
+    /// becomes that token. Default: a line end; of conversations, only pairs of texts have it, and the default is the tokenizer's `eos_token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub separator: Option<String>,
     /// Unreadable records that each source may skip. With one more, the data is refused.
     #[serde(default)]
     pub bad_records_max: u64,
@@ -49,6 +50,9 @@ pub struct DataConfig {
     /// Conversations for fine-tuning. With it, all sources hold conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversations: Option<ConversationsConfig>,
+    /// Masked language modelling. Default: for encoders, with the values below; others have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masking: Option<MaskingConfig>,
     /// Training sources, instead of `path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
@@ -231,10 +235,6 @@ impl DataConfig {
         Self::BYTES.to_owned()
     }
 
-    fn default_separator() -> String {
-        Self::SEPARATOR.to_owned()
-    }
-
     const fn default_strict_files() -> bool {
         true
     }
@@ -289,6 +289,7 @@ impl DataConfig {
         self.check_places()?;
         self.image.as_ref().map_or(Ok(()), ImageConfig::check)?;
         self.conversations.as_ref().map_or(Ok(()), |conversations| conversations.check(self))?;
+        self.masking.as_ref().map_or(Ok(()), |masking| masking.check(self))?;
         if self.image.is_some() != (self.sequence_length == 0) {
             let reason = "texts are cut into sequences of so many tokens, one at least, and images are not cut: leave it out beside data.image";
             return Err(ConfigError::value("data.sequence_length", self.sequence_length, reason));
@@ -316,8 +317,8 @@ impl DataConfig {
         if self.tokenizer != Self::BYTES {
             return Err(ConfigError::value("data.tokenizer", &self.tokenizer, reason));
         }
-        if self.separator != Self::default_separator() {
-            return Err(ConfigError::value("data.separator", format!("{:?}", self.separator), reason));
+        if let Some(separator) = &self.separator {
+            return Err(ConfigError::value("data.separator", format!("{separator:?}"), reason));
         }
         Ok(())
     }
@@ -396,21 +397,6 @@ mod tests {
         let found = parsed(text).unwrap().found_at(Path::new("/b[1]"));
         let places: Vec<String> = found.sources.iter().map(ToString::to_string).collect();
         assert_eq!(places, ["/b[1]/a.txt", "/x", "/b[[]1[]]/d/*.csv"]);
-    }
-
-    #[test]
-    fn the_format_follows_the_name_s_end_and_what_it_is_packed_with_does_not_count() {
-        for (name, format) in [
-            ("a.txt", DataFormat::Text),
-            ("text.zst", DataFormat::Text),
-            ("a.JSONL.gz", DataFormat::Jsonl),
-            ("a.tsv.zst", DataFormat::Tsv),
-            ("part-*.parquet", DataFormat::Parquet),
-            ("a.feather", DataFormat::Arrow),
-            ("a.bin", DataFormat::TokensU16),
-        ] {
-            assert_eq!(DataFormat::of(Path::new(name)), format, "{name}");
-        }
     }
 
     #[test]

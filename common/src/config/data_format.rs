@@ -89,3 +89,23 @@ impl DataFormat {
             .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_follows_the_name_s_end_and_what_it_is_packed_with_does_not_count() {
+        for (name, format) in [
+            ("a.txt", DataFormat::Text),
+            ("text.zst", DataFormat::Text),
+            ("a.JSONL.gz", DataFormat::Jsonl),
+            ("a.tsv.zst", DataFormat::Tsv),
+            ("part-*.parquet", DataFormat::Parquet),
+            ("a.feather", DataFormat::Arrow),
+            ("a.bin", DataFormat::TokensU16),
+        ] {
+            assert_eq!(DataFormat::of(Path::new(name)), format, "{name}");
+        }
+    }
+}

@@ -21,6 +21,9 @@ pub struct DecoderConfig {
     /// Base of the rotary frequencies in layers with a window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_local_base_freq: Option<f64>,
+    /// Share of a head's channels that turn by positions, from the first one on. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial_rotary_factor: Option<f64>,
     /// Scaling of the rotary frequencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<RopeScalingConfig>,
@@ -117,10 +120,41 @@ impl DecoderConfig {
                 return Err(ConfigError::value(key, layer, reason));
             }
         }
-        let half = self.head_dim.unwrap_or(head_width) / 2;
-        self.rope_scaling.as_ref().map_or(Ok(()), |scaling| scaling.resolved(half).map(drop))
+        let turning = self.rotary_width(self.head_dim.unwrap_or(head_width));
+        if let Some(share) = self.partial_rotary_factor
+            && (!(share > 0.0 && share <= 1.0) || turning == 0 || turning % 2 == 1)
+        {
+            let reason = format!("must give an even number of a head's channels, not {turning}");
+            return Err(ConfigError::value("model.decoder.partial_rotary_factor", share, reason));
+        }
+        self.rope_scaling.as_ref().map_or(Ok(()), |scaling| scaling.resolved(turning / 2).map(drop))
+    }
+
+    /// Returns the channels of a head of this width that turn, as transformers rounds them.
+    #[must_use]
+    pub fn rotary_width(&self, head_width: u32) -> u32 {
+        self.partial_rotary_factor.map_or(head_width, |share| (f64::from(head_width) * share) as u32)
     }
 }
 
 /// Maximum width of a head: four times the widest in use.
 const HEAD_WIDTH_MAX: u32 = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_channels_that_turn_are_even_and_rounded_as_in_transformers() {
+        let of = |share| DecoderConfig { partial_rotary_factor: Some(share), ..DecoderConfig::default() };
+        assert_eq!(of(0.75).rotary_width(128), 96);
+        assert_eq!(of(0.3).rotary_width(64), 19);
+        for share in [0.5, 1.0, 0.26] {
+            assert_eq!(of(share).check(1, 8), Ok(()), "{share}");
+        }
+        for share in [0.0, -0.5, 1.5, f64::NAN, 0.1, 0.4] {
+            let error = of(share).check(1, 8).unwrap_err().to_string();
+            assert!(error.contains("model.decoder.partial_rotary_factor"), "{error}");
+        }
+    }
+}

@@ -23,6 +23,27 @@ pub struct EncoderConfig {
     /// roberta, xlm-roberta: the padding token, behind whose number positions begin. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pad_token_id: Option<u32>,
+    /// Head. Runs train `masked` alone. Default: `masked`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head: Option<EncoderHead>,
+    /// `head = "classes"`: number of classes. Default: 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<u32>,
+}
+
+/// Head of an encoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EncoderHead {
+    /// Tells masked tokens: `BertForMaskedLM` and the like.
+    #[default]
+    Masked,
+    /// Tells the class of a sequence by its first token: `BertForSequenceClassification` and the like.
+    Classes,
+    /// electra: tells which tokens were replaced: `ElectraForPreTraining`.
+    Replaced,
+    /// None: `BertModel` and the like.
+    None,
 }
 
 /// Activation of an encoder's feed-forward part.
@@ -40,6 +61,8 @@ pub enum EncoderActivation {
 const PADDING_MAX: u32 = 1 << 16;
 /// Most token types: more than any use.
 const TYPES_MAX: u32 = 1 << 10;
+/// Most classes: of the largest sets of labels in use.
+const CLASSES_MAX: u32 = 1 << 16;
 /// Widest embeddings: as for layers.
 const EMBEDDING_MAX: u32 = 1 << 20;
 
@@ -64,6 +87,7 @@ impl EncoderConfig {
         let counts = [
             ("model.encoder.type_vocab_size", self.type_vocab_size, TYPES_MAX),
             ("model.encoder.embedding_size", self.embedding_size, EMBEDDING_MAX),
+            ("model.encoder.classes", self.classes, CLASSES_MAX),
         ];
         for (key, value, max) in counts {
             if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
@@ -86,7 +110,21 @@ impl EncoderConfig {
             let reason = format!("{} has no such choice: remove it", model.kind.name());
             return refused(key, value.to_string(), &reason);
         }
-        if model.tied_embeddings == Some(false) {
+        let head = self.head.unwrap_or_default();
+        if let Some(classes) = self.classes.filter(|_| head != EncoderHead::Classes) {
+            let reason = "is for head = \"classes\": remove it";
+            return refused("model.encoder.classes", classes.to_string(), reason);
+        }
+        if head == EncoderHead::Replaced && model.kind != ModelKind::Electra {
+            let reason = format!("{} has no such head: take kind = \"electra\"", model.kind.name());
+            return refused("model.encoder.head", "replaced".to_owned(), &reason);
+        }
+        let is_masked = head == EncoderHead::Masked;
+        if !is_masked && model.tied_embeddings == Some(true) {
+            let reason = "only the head for masked tokens has an output projection: remove it";
+            return refused("model.tied_embeddings", "true".to_owned(), reason);
+        }
+        if is_masked && model.tied_embeddings == Some(false) {
             let reason = "the output projection of an encoder is its token embedding: remove it";
             return refused("model.tied_embeddings", "false".to_owned(), reason);
         }

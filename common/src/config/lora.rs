@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
+use super::sections::is_default;
 
 /// `[train.lora]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,9 @@ pub struct LoraConfig {
     /// Train the lengths of the matrices' rows as well (DoRA: Liu et al. 2024, arXiv 2402.09353).
     #[serde(default)]
     pub use_dora: bool,
+    /// Dropout of the adapters' inputs, in training alone: PEFT's `lora_dropout`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dropout: f64,
     /// Format in which each device keeps the frozen matrices. Embeddings are in bf16 with all but `f32`; vectors are in f32.
     #[serde(default)]
     pub base: FrozenFormat,
@@ -73,6 +77,17 @@ impl LoraConfig {
         if !(self.alpha() > 0.0 && self.alpha() <= ALPHA_MAX) {
             let reason = format!("must be above zero, and {ALPHA_MAX} at most");
             return Err(ConfigError::value("train.lora.alpha", self.alpha(), reason));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(ConfigError::value(
+                "train.lora.dropout",
+                self.dropout,
+                "must be at least 0 and below 1",
+            ));
+        }
+        if self.dropout > 0.0 && self.use_dora {
+            let reason = "is not supported with use_dora: leave one of them out";
+            return Err(ConfigError::value("train.lora.dropout", self.dropout, reason));
         }
         if self.targets.is_empty() {
             let reason = "names no matrix: leave it out for all, or name modules such as \"q_proj\"";

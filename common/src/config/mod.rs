@@ -16,11 +16,14 @@ mod data_url;
 mod decoder;
 mod encoder;
 mod error;
+mod evaluate;
 mod experts;
+mod faults;
 mod fragments;
 mod image;
 mod learning_rate;
 mod lora;
+mod masking;
 mod optimiser;
 mod other_names;
 mod parallel;
@@ -34,6 +37,8 @@ mod selective_backward;
 mod separators;
 mod sparse_backward;
 mod sync;
+mod task_kind;
+mod tasks;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
@@ -46,13 +51,16 @@ pub use data_format::DataFormat;
 pub use data_labels::DataLabels;
 pub use data_url::{DataUrl, ParseDataUrlError};
 pub use decoder::DecoderConfig;
-pub use encoder::{EncoderActivation, EncoderConfig};
+pub use encoder::{EncoderActivation, EncoderConfig, EncoderHead};
 pub use error::{ConfigError, read_toml};
+pub use evaluate::{BestCheckpoints, EvaluateConfig};
+pub use faults::{FaultConfig, SPOKEN_FOR_SILENCE_MIN_MS};
 pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
 pub use learning_rate::{DecayShape, LearningRateSchedule};
 pub use lora::{FrozenFormat, LoraConfig};
+pub use masking::{MaskToken, MaskingConfig};
 pub use optimiser::{AdafactorConfig, LionConfig, MuonConfig, MuonScale, Optimiser, SgdConfig};
 pub use parallel::{
     BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,
@@ -61,10 +69,7 @@ pub use privacy::PrivacyConfig;
 pub use renamed::renamed_keys;
 pub(crate) use renamed::with_new_names;
 pub use rope::{RopeScaling, RopeScalingConfig, RopeType};
-pub use sections::{
-    FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS, ShareRule,
-    TrainConfig,
-};
+pub use sections::{ModelConfig, ModelKind, RunConfig, RunSection, ShareRule, TrainConfig};
 pub use secure_aggregation::SecureAggregationConfig;
 pub use selective_backward::{SelectionMode, SelectiveBackwardConfig};
 pub use sparse_backward::{SparseBackwardConfig, SparseMode};
@@ -72,4 +77,6 @@ pub use sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
     Transform, WithinSite,
 };
+pub use task_kind::TaskKind;
+pub use tasks::TasksConfig;
 pub use values::{Loss, Precision, Rounding, ValueFormat};

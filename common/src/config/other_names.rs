@@ -11,7 +11,7 @@ const fn other(names: &'static [&'static str], here: &'static str) -> Other {
     Other { names, here }
 }
 
-const OTHERS: [Other; 51] = [
+const OTHERS: [Other; 60] = [
     other(
         &[
             "gradient_accumulation_steps",
@@ -64,7 +64,22 @@ const OTHERS: [Other; 51] = [
         ],
         "[checkpoint] every_rounds = 20; a round is each exchange, every sync.every steps",
     ),
-    other(&["save_total_limit", "keep_latest_k", "max_checkpoints", "keep_last"], "[checkpoint] keep = 2"),
+    other(
+        &["save_total_limit", "keep_latest_k", "max_checkpoints", "keep_last"],
+        "[checkpoint] keep = 2, the newest; evaluate.keep_best keeps the best besides",
+    ),
+    other(
+        &["load_best_model_at_end", "metric_for_best_model", "greater_is_better", "save_best", "save_top_k"],
+        "[evaluate] keep_best = true, by the held-out loss; `coordinator checkpoints export OUT --best` exports it",
+    ),
+    other(
+        &["early_stopping_patience", "early_stopping", "early_stop_patience"],
+        "[evaluate] patience = 3, in evaluations",
+    ),
+    other(
+        &["early_stopping_threshold", "early_stopping_delta", "early_stop_threshold"],
+        "[evaluate] min_delta = 0.01, beside patience",
+    ),
     other(
         &["output_dir", "dump_folder", "save_dir", "checkpoint_dir", "out_dir"],
         "[checkpoint] dir = \"checkpoints\"",
@@ -143,6 +158,12 @@ const OTHERS: [Other; 51] = [
         &["ema", "use_ema", "ema_rate", "model_ema", "model_ema_decay", "ema_beta"],
         "[train] ema_decay = 0.999",
     ),
+    other(
+        &["hidden_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout_prob", "residual_dropout"],
+        "[train] dropout = 0.1",
+    ),
+    other(&["lora_dropout"], "[train.lora] rank = 16, with dropout = 0.05 beside it"),
+    other(&["attn_pdrop", "attention_probs_dropout_prob", "attn_dropout"], "[train] attention_dropout = 0.1"),
     other(&["label_smoothing_factor", "smoothing"], "[train] label_smoothing = 0.1"),
     other(
         &["z_loss_coef", "z_loss_weight", "z_loss_coefficient", "z_loss_multiplier"],
@@ -277,6 +298,12 @@ const OTHERS: [Other; 51] = [
         &["chat_template_path", "chat_template_jinja", "jinja_template", "prompt_template", "chat_format"],
         "[data.conversations] chat_template = \"template.jinja\"; without it, that of the model",
     ),
+    other(
+        &["mlm_probability", "mlm", "mask_prob", "masked_lm_prob", "mask_probability", "masking_ratio"],
+        "[data.masking] share = 0.15, for encoders",
+    ),
+    other(&["random_replace_prob", "random_token_prob"], "[data.masking] random = 0.1"),
+    other(&["mask_replace_prob"], "[data.masking] masked = 0.8"),
     other(
         &[
             "conversation_column",

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::positive;
 use super::decoder::DecoderConfig;
 use super::encoder::EncoderConfig;
 use super::{
-    AdafactorConfig, CheckpointConfig, ConfigError, DataConfig, DecayShape, LearningRateSchedule, LionConfig,
-    LoraConfig, MuonConfig, Optimiser, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig,
-    SelectiveBackwardConfig, SgdConfig, SparseBackwardConfig, SyncConfig,
+    AdafactorConfig, CheckpointConfig, DataConfig, DecayShape, EvaluateConfig, FaultConfig,
+    LearningRateSchedule, LionConfig, LoraConfig, MuonConfig, Optimiser, ParallelConfig, Precision,
+    PrivacyConfig, SecureAggregationConfig, SelectiveBackwardConfig, SgdConfig, SparseBackwardConfig,
+    SyncConfig,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -25,6 +25,9 @@ pub struct RunConfig {
     /// Training on each worker.
     #[serde(default)]
     pub train: TrainConfig,
+    /// Consequences of the held-out loss.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub evaluate: EvaluateConfig,
     /// Division of model copies among workers.
     #[serde(default)]
     pub parallel: ParallelConfig,
@@ -284,6 +287,13 @@ pub struct TrainConfig {
     /// Coefficient of (log Σ exp logits)² in the training loss, which keeps logits small (PaLM, arXiv 2204.02311); 1e-4 is usual.
     #[serde(skip_serializing_if = "is_default")]
     pub z_loss: f64,
+    /// Dropout of the embedding and of what each half of a layer adds to the residual stream (Srivastava et al. 2014): transformers' `resid_pdrop` and
+    /// `embd_pdrop`. In training alone. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<f64>,
+    /// Dropout of attention weights: transformers' `attn_pdrop` and `attention_dropout`. Scores are then kept for the backward pass. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_dropout: Option<f64>,
     /// Decay per step of a moving average of the weights, which checkpoints carry beside them: average ← decay · average + (1 − decay) · weights after each
     /// round, with the power of its steps. 0.999 to 0.9999 are usual. `worker sample` and `coordinator checkpoints export` use it with `--ema`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -348,6 +358,8 @@ impl Default for TrainConfig {
             epsilon: 1e-8,
             gradient_clip: 1.0,
             label_smoothing: 0.0,
+            dropout: None,
+            attention_dropout: None,
             z_loss: 0.0,
             ema_decay: None,
             precision: Precision::F32,
@@ -361,52 +373,6 @@ impl Default for TrainConfig {
             unfrozen_parameters: None,
             shares: None,
         }
-    }
-}
-
-/// `[faults]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FaultConfig {
-    /// Maximum silence before a worker counts as lost, on any link, ms.
-    pub silent_after_ms: u64,
-    /// Minimum, for a worker with regular heartbeats, ms. In between: one second plus twice its longest recent silence. That maximum decays to a third in 30
-    /// s and a seventh in a minute. A regular worker that other members cannot reach either is lost after half this value. With either limit below 2000, each
-    /// worker sends its own heartbeats; no other worker of its site does.
-    pub suspect_after_ms: u64,
-    /// Wait of a restarted coordinator for known workers, ms.
-    pub reconnect_grace_ms: u64,
-}
-
-impl Default for FaultConfig {
-    fn default() -> Self {
-        Self { silent_after_ms: 6_000, suspect_after_ms: 2_000, reconnect_grace_ms: 20_000 }
-    }
-}
-
-/// Minimum silence limit, in milliseconds, at which another worker of the site may report for a worker: the
-/// reporter may fail, and its wards must report themselves in time.
-pub const SPOKEN_FOR_SILENCE_MIN_MS: u64 = 2000;
-
-impl FaultConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let Self { silent_after_ms, suspect_after_ms, .. } = *self;
-        positive("faults.silent_after_ms", silent_after_ms)?;
-        positive("faults.suspect_after_ms", suspect_after_ms)?;
-        // A user who only lowers the maximum has not set a minimum.
-        if suspect_after_ms > silent_after_ms && suspect_after_ms != Self::default().suspect_after_ms {
-            let reason = format!(
-                "is the least, and faults.silent_after_ms = {silent_after_ms} the most that a worker may say nothing for: lower this one, or raise that one"
-            );
-            return Err(ConfigError::value("faults.suspect_after_ms", suspect_after_ms, reason));
-        }
-        Ok(())
-    }
-
-    /// Whether workers may let one of their site report for them.
-    #[must_use]
-    pub fn one_may_speak_for_a_site(&self) -> bool {
-        self.silent_after_ms.min(self.suspect_after_ms) >= SPOKEN_FOR_SILENCE_MIN_MS
     }
 }
 

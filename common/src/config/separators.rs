@@ -5,6 +5,12 @@ use super::{DataConfig, DataFormat, DataPlace, DataSource};
 impl DataConfig {
     /// Default separator.
     pub const SEPARATOR: &str = "\n";
+
+    /// Returns the separator of records and files.
+    #[must_use]
+    pub fn separator(&self) -> &str {
+        self.separator.as_deref().unwrap_or(Self::SEPARATOR)
+    }
 }
 
 impl DataSource {

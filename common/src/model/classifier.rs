@@ -144,6 +144,8 @@ impl Classifier {
         let values = self.values();
         BlockCost {
             frozen_bytes: 0,
+            tied_frozen_bytes: 0,
+            decoded_bytes: 0,
             block: Block::Embedding,
             parameters: 0,
             forward_flops_per_token: 0,
@@ -186,6 +188,8 @@ fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> 
     };
     BlockCost {
         frozen_bytes: 0,
+        tied_frozen_bytes: 0,
+        decoded_bytes: 0,
         block,
         parameters: weight + biases,
         forward_flops_per_token: 2 * products,

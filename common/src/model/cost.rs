@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::tuning::is_adapter;
-use super::{Experts, ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
+use super::{Experts, Head, ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
 use crate::config::{FrozenFormat, Precision, RunConfig, SparseMode};
 
 /// A part of a model that stages do not divide.
@@ -32,6 +32,12 @@ pub struct BlockCost {
     pub parameters: u64,
     /// Memory of frozen parameters.
     pub frozen_bytes: u64,
+    /// Memory of a frozen token embedding that is the output projection as well, of a head on another stage.
+    #[serde(default)]
+    pub tied_frozen_bytes: u64,
+    /// Memory of the largest frozen matrix in the format of products: one is decoded at a time.
+    #[serde(default)]
+    pub decoded_bytes: u64,
     /// FLOPs of the forward pass for one token.
     pub forward_flops_per_token: u64,
     /// FLOPs of the backward pass for one token.
@@ -49,6 +55,21 @@ pub struct BlockCost {
     pub boundary_bytes_per_token: u64,
 }
 
+impl BlockCost {
+    /// Takes only `part` of `whole` tokens into account: an encoder's head sees predicted tokens alone.
+    fn of_share(&mut self, part: u64, whole: u64) {
+        for number in [
+            &mut self.forward_flops_per_token,
+            &mut self.backward_flops_per_token,
+            &mut self.weight_flops_per_token,
+            &mut self.activation_bytes_per_token,
+            &mut self.left_bytes_per_token,
+        ] {
+            *number = (*number * part).div_ceil(whole);
+        }
+    }
+}
+
 impl ModelSpec {
     /// Returns the costs of all blocks, in order, for sequences of `sequence` tokens: of the whole model, or
     /// of a share of its layers.
@@ -57,17 +78,17 @@ impl ModelSpec {
         if let Some(classifier) = &self.classifier {
             return classifier.blocks(self.vocabulary, precision);
         }
-        let mut blocks = vec![self.embedding_cost()];
+        let mut blocks = vec![self.embedding_cost(precision)];
         blocks.extend((0..self.layers).map(|layer| self.layer_cost(layer, sequence, precision)));
         blocks.push(self.head_cost(precision));
         if let Some(tuning) = &self.tuning {
-            self.count_frozen(tuning, &mut blocks);
+            self.count_frozen(tuning, precision, &mut blocks);
         }
         blocks
     }
 
     /// Counts frozen parameters, whose gradients are not computed, and adapters beside them.
-    fn count_frozen(&self, tuning: &Tuning, blocks: &mut [BlockCost]) {
+    fn count_frozen(&self, tuning: &Tuning, precision: Precision, blocks: &mut [BlockCost]) {
         let trained = self.trained_in_model_order();
         let (every, multiplied) = (parameters::in_model_order(self), self.multiplied());
         for (index, cost) in (0..).zip(blocks) {
@@ -77,7 +98,24 @@ impl ModelSpec {
             cost.parameters = of_block.clone().map(ParameterSpec::count).sum();
             let adapters: u64 = of_block.filter(|t| is_adapter(&t.name)).map(ParameterSpec::count).sum();
             let frozen = all.iter().filter(|tensor| !tuning.trains(&tensor.name));
-            cost.frozen_bytes = frozen.map(|tensor| frozen_bytes(tensor, tuning.base, &multiplied)).sum();
+            cost.frozen_bytes =
+                frozen.clone().map(|tensor| frozen_bytes(tensor, tuning.base, &multiplied)).sum();
+            let decoded =
+                frozen.filter(|tensor| multiplied.contains(&tensor.name)).map(|tensor| tensor.count());
+            cost.decoded_bytes = decoded.max().unwrap_or(0) * decoded_bytes(tuning.base, precision);
+            if cost.block == Block::Head && self.tied_embeddings && !self.ties_trained_embedding() {
+                let tied = every.iter().find(|(_, tensor)| tensor.name == self.output_projection());
+                if let Some((_, tied)) = tied {
+                    cost.tied_frozen_bytes = frozen_bytes(tied, tuning.base, &multiplied);
+                    // Embeddings have no codes.
+                    let format = match tuning.base {
+                        FrozenFormat::F32 => FrozenFormat::F32,
+                        FrozenFormat::Bf16 | FrozenFormat::Int8 | FrozenFormat::Nf4 => FrozenFormat::Bf16,
+                    };
+                    let decoded = tied.count() * decoded_bytes(format, precision);
+                    cost.decoded_bytes = cost.decoded_bytes.max(decoded);
+                }
+            }
             // Frozen weights are not kept as casts.
             if cost.cast_bytes > 0 {
                 cost.cast_bytes = bytes_of(Precision::Bf16) * cost.parameters;
@@ -96,6 +134,11 @@ impl ModelSpec {
     pub fn blocks_in(&self, config: &RunConfig) -> Vec<BlockCost> {
         let train = &config.train;
         let mut blocks = self.blocks(config.data.sequence_length, train.precision);
+        self.count_dropout(config, &mut blocks);
+        if let (Some(masking), Some(head)) = (&config.data.masking, blocks.last_mut()) {
+            let length = config.data.sequence_length.max(1);
+            head.of_share((masking.share * f64::from(length)).ceil() as u64, length.into());
+        }
         // Zeros within rows save no multiplications.
         let sparse = train.sparse_backward.as_ref().filter(|sparse| sparse.mode == SparseMode::Columns);
         for (product, kept) in sparse.map(|sparse| self.sparse_products(sparse)).unwrap_or_default() {
@@ -107,6 +150,35 @@ impl ModelSpec {
             block.weight_flops_per_token = block.weight_flops_per_token.saturating_sub(saved);
         }
         blocks
+    }
+
+    /// Counts what dropout keeps: masks of a byte a value, attention weights of all heads before and behind it, and inputs of adapters behind it.
+    fn count_dropout(&self, config: &RunConfig, blocks: &mut [BlockCost]) {
+        let train = &config.train;
+        let is_there = |rate: Option<f64>| rate.is_some_and(|rate| rate > 0.0);
+        let scores = u64::from(config.data.sequence_length) * u64::from(self.heads / self.shard.ways());
+        for cost in blocks.iter_mut() {
+            let (masks, layers) = match cost.block {
+                Block::Embedding => (1, 0),
+                Block::Layer(_) => (2, 1),
+                Block::Head => (0, 0),
+            };
+            if is_there(train.dropout) {
+                cost.activation_bytes_per_token += masks * u64::from(self.width);
+            }
+            if is_there(train.attention_dropout) {
+                cost.activation_bytes_per_token += layers * scores * (4 + 1 + bytes_of(train.precision));
+            }
+        }
+        let lora = self.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref());
+        let Some(lora) = lora.filter(|lora| lora.dropout > 0.0) else { return };
+        for product in self.products() {
+            if let (Some(cost), true) =
+                (blocks.get_mut(product.block as usize), lora.weights.contains(&product.weight))
+            {
+                cost.activation_bytes_per_token += product.inputs * (1 + bytes_of(train.precision));
+            }
+        }
     }
 
     /// Whether parameters precede this block, so that its backward pass computes the gradient of its input.
@@ -121,18 +193,26 @@ impl ModelSpec {
         blocks.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum()
     }
 
-    fn embedding_cost(&self) -> BlockCost {
+    fn embedding_cost(&self, precision: Precision) -> BlockCost {
+        let (d, narrow) = (u64::from(self.width), bytes_of(precision));
+        // An encoder's has a norm, and a product if it is of another width.
+        let of_encoder = self.encoder.as_ref().map(|encoder| u64::from(encoder.embedding_width));
+        let product = of_encoder.filter(|e| *e != d);
+        let products = product.map_or(0, |e| e * d);
+        let kept = of_encoder.map_or(0, |e| 4 * (e + 2)) + product.map_or(0, |e| e * narrow);
         BlockCost {
             block: Block::Embedding,
             parameters: self.parameters_in(0),
             frozen_bytes: 0,
-            forward_flops_per_token: 0,
-            backward_flops_per_token: 0,
-            weight_flops_per_token: 0,
+            tied_frozen_bytes: 0,
+            decoded_bytes: 0,
+            forward_flops_per_token: 2 * products,
+            backward_flops_per_token: 4 * products,
+            weight_flops_per_token: 2 * products,
             // The token, as a 64-bit index.
-            activation_bytes_per_token: 8,
-            cast_bytes: 0,
-            left_bytes_per_token: 0,
+            activation_bytes_per_token: 8 + kept,
+            cast_bytes: products * cast_of(precision),
+            left_bytes_per_token: product.map_or(0, |e| (e + d) * narrow),
             boundary_bytes_per_token: self.boundary_bytes(),
         }
     }
@@ -171,6 +251,8 @@ impl ModelSpec {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),
             frozen_bytes: 0,
+            tied_frozen_bytes: 0,
+            decoded_bytes: 0,
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: 2 * products / ways,
@@ -183,23 +265,36 @@ impl ModelSpec {
 
     fn head_cost(&self, precision: Precision) -> BlockCost {
         let (d, v) = (u64::from(self.width), u64::from(self.vocabulary));
-        // An encoder's head has a product and a norm of its own.
-        let e = self.encoder.as_ref().map(|encoder| u64::from(encoder.embedding_width));
-        let forward = 2 * e.map_or(d * v, |e| e * (d + v));
+        // An encoder's head has a product of its own, and a norm.
+        let (e, v) = match self.encoder.as_ref().map(|encoder| (encoder.head, encoder.embedding_width)) {
+            None => (None, v),
+            Some((Head::Masked, e)) => (Some(u64::from(e)), v),
+            Some((Head::Classes(classes), _)) => (Some(d), u64::from(classes)),
+            Some((Head::Replaced, _)) => (Some(d), 1),
+            Some((Head::None, _)) => (Some(0), 0),
+        };
+        let products = e.map_or(d * v, |e| e * (d + v));
+        let forward = 2 * products;
+        // Its own product's output, and the norm's.
+        let [own_wide, own_narrow] = e.map_or([0, 0], |e| [e, 2 * e]);
         let statistics = if self.kind.is_decoder() { 1 } else { 2 };
         BlockCost {
             block: Block::Head,
             parameters: self.parameters_in(self.head()),
             frozen_bytes: 0,
+            tied_frozen_bytes: 0,
+            decoded_bytes: 0,
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: forward,
             // The norm's input, statistics and output, the logarithms of the probabilities, the target's
             // index.
-            activation_bytes_per_token: 4 * (d + statistics + v) + d * bytes_of(precision) + 8,
-            cast_bytes: d * v * cast_of(precision),
-            // The norm's output, and the gradient of the logits.
-            left_bytes_per_token: (d + v) * bytes_of(precision),
+            activation_bytes_per_token: 4 * (d + statistics + v + own_wide)
+                + (d + own_narrow) * bytes_of(precision)
+                + 8,
+            cast_bytes: products * cast_of(precision),
+            // The norm's output, and the gradient of the logits; of an encoder, those of its own product.
+            left_bytes_per_token: (d + v + own_narrow) * bytes_of(precision),
             boundary_bytes_per_token: 0,
         }
     }
@@ -244,6 +339,16 @@ pub(super) fn cast_of(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 0,
         Precision::Bf16 => bytes_of(precision),
+    }
+}
+
+/// Returns the memory of a value of a frozen matrix while a product uses it.
+fn decoded_bytes(format: FrozenFormat, precision: Precision) -> u64 {
+    match (format, precision) {
+        (FrozenFormat::F32, Precision::F32) | (FrozenFormat::Bf16, Precision::Bf16) => 0,
+        (FrozenFormat::F32 | FrozenFormat::Bf16, _) => bytes_of(precision),
+        // By way of f32.
+        (FrozenFormat::Int8 | FrozenFormat::Nf4, _) => 4 + cast_of(precision),
     }
 }
 
@@ -317,6 +422,26 @@ mod tests {
         let named = costs("[train.sparse_backward]\nkeep = 0.5\nlayers = [\"transformer.wte.weight\"]");
         assert_eq!(2 * named[2].backward_flops_per_token, all[2].backward_flops_per_token);
         assert_eq!(costs("[train.sparse_backward]\nkeep = 0.25\nmode = \"rows\""), all);
+    }
+
+    #[test]
+    fn an_encoder_s_head_costs_as_much_as_it_predicts() {
+        let text = "[run]\nname = \"x\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"electra\"\nlayers = 1\nwidth = 64\nheads = 4\ncontext = 20\n\
+                    [model.encoder]\nembedding_size = 16\n[data]\npath = \"x\"\nsequence_length = 20\ntokenizer = \"t\"\n";
+        let costs = |more: &str| {
+            let config = RunConfig::parse(&format!("{text}{more}")).unwrap();
+            ModelSpec::resolve(&config.model, 100).unwrap().blocks_in(&config)
+        };
+        let (few, all) = (costs(""), costs("[data.masking]\nshare = 1.0"));
+        assert_eq!(few[..2], all[..2]);
+        assert_eq!(all[2].forward_flops_per_token, 2 * 16 * (64 + 100));
+        // Three of twenty.
+        assert_eq!(few[2].forward_flops_per_token, (2 * 16 * (64 + 100) * 3_u64).div_ceil(20));
+        assert_eq!(few[2].parameters, all[2].parameters);
+        assert_eq!((all[0].forward_flops_per_token, all[0].backward_flops_per_token), (2048, 4096));
+        // Index, the norm's input and statistics in f32, and the product's input.
+        assert_eq!(all[0].activation_bytes_per_token, 8 + 4 * (16 + 2) + 4 * 16);
+        assert!(few[2].activation_bytes_per_token * 6 < all[2].activation_bytes_per_token);
     }
 
     /// Qi et al. 2023, table 1: of a layer, 24·T·D² FLOPs are for the gradients of weights, and 2·(24·T·D² +

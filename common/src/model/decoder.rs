@@ -26,6 +26,8 @@ pub struct Decoder {
     pub mlp_bias: bool,
     /// Activation of the gate.
     pub activation: Activation,
+    /// Channels of a head, from the first on, that turn by positions; even.
+    pub rotary_width: u32,
     /// Rotary positions.
     pub rotary: Rotary,
     /// Rotary positions of layers with a window, where they differ.
@@ -104,12 +106,11 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Returns the angle per position of each pair of channels, E/2 of them, and the factor of cosines and sines, for sequences of at
+    /// Returns the angle per position of each pair of the channels that turn, and the factor of cosines and sines, for sequences of at
     /// most `length` tokens in a model of so many positions. As `modeling_rope_utils.py` of transformers 5 computes them.
     #[must_use]
-    pub fn frequencies(&self, head_width: u32, context: u32, length: u32) -> (Vec<f64>, f64) {
-        let plain =
-            (0..head_width / 2).map(|pair| self.base.powf(-f64::from(2 * pair) / f64::from(head_width)));
+    pub fn frequencies(&self, width: u32, context: u32, length: u32) -> (Vec<f64>, f64) {
+        let plain = (0..width / 2).map(|pair| self.base.powf(-f64::from(2 * pair) / f64::from(width)));
         match &self.scaling {
             None => (plain.collect(), 1.0),
             Some(RopeScaling::Linear { factor }) => {
@@ -126,10 +127,9 @@ impl Rotary {
             Some(RopeScaling::Yarn { factor, original, fast, slow, scale }) => {
                 // The pair of channels that makes so many turns within the original context.
                 let pair_of = |turns: f64| {
-                    f64::from(head_width) * (f64::from(*original) / (turns * TAU)).ln()
-                        / (2.0 * self.base.ln())
+                    f64::from(width) * (f64::from(*original) / (turns * TAU)).ln() / (2.0 * self.base.ln())
                 };
-                let last = f64::from(head_width) - 1.0;
+                let last = f64::from(width) - 1.0;
                 let (low, high) = (pair_of(*fast).floor().max(0.0), pair_of(*slow).ceil().min(last));
                 let width = if low == high { 0.001 } else { high - low };
                 let scaled = |(pair, frequency): (usize, f64)| {
@@ -160,6 +160,7 @@ impl Decoder {
         let usual = families::decoder(model)?;
         let given = model.decoder.clone().unwrap_or_default();
         let head_width = given.head_dim.unwrap_or(usual.head_width);
+        let rotary_width = given.rotary_width(head_width);
         let cap = |given: Option<f64>, usual: Option<f64>| given.or(usual).filter(|cap| *cap > 0.0);
         let sorted = |mut layers: Vec<u32>| {
             layers.sort_unstable();
@@ -169,6 +170,7 @@ impl Decoder {
         let window_base = given.rope_local_base_freq.or(usual.window_rotary.map(|rotary| rotary.base));
         Some(Self {
             head_width,
+            rotary_width,
             norm_epsilon: given.rms_norm_eps.unwrap_or(usual.norm_epsilon),
             qkv_bias: given.qkv_bias.unwrap_or(usual.qkv_bias),
             out_bias: given.out_bias.unwrap_or(usual.out_bias),
@@ -176,7 +178,7 @@ impl Decoder {
             rotary: Rotary {
                 base: given.rope_theta.unwrap_or(usual.rotary.base),
                 // Invalid values were refused with the configuration.
-                scaling: given.rope_scaling.and_then(|scaling| scaling.resolved(head_width / 2).ok()),
+                scaling: given.rope_scaling.and_then(|scaling| scaling.resolved(rotary_width / 2).ok()),
             },
             window_rotary: window_base.map(|base| Rotary { base, scaling: None }),
             window: given.sliding_window.or(usual.window),

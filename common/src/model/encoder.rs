@@ -2,7 +2,7 @@
 
 use super::parameters::{InBlock, plain_matrix as matrix, vector};
 use super::{Initial, ModelSpec};
-use crate::config::{EncoderActivation, ModelConfig, ModelKind};
+use crate::config::{EncoderActivation, EncoderHead, ModelConfig, ModelKind};
 
 /// Width of ELECTRA's embeddings, where nothing else is configured.
 const ELECTRA_EMBEDDING: u32 = 128;
@@ -14,7 +14,9 @@ pub struct Encoder {
     pub norm_epsilon: f64,
     /// Activation of the feed-forward part.
     pub activation: EncoderActivation,
-    /// Activation of the head.
+    /// Head.
+    pub head: Head,
+    /// Activation of the head for masked tokens.
     pub head_activation: EncoderActivation,
     /// Token types, of which the first is used.
     pub types: u32,
@@ -28,6 +30,19 @@ pub struct Encoder {
 
 /// No number is NaN.
 impl Eq for Encoder {}
+
+/// Head of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Logits of each token's place over the vocabulary.
+    Masked,
+    /// Logits of each sequence over so many classes.
+    Classes(u32),
+    /// A logit of each token: it was replaced.
+    Replaced,
+    /// There is none.
+    None,
+}
 
 /// Names of the modules that families call differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +94,12 @@ impl Encoder {
         Some(Self {
             norm_epsilon: given.layer_norm_eps.unwrap_or(1e-12),
             activation,
+            head: match given.head.unwrap_or_default() {
+                EncoderHead::Masked => Head::Masked,
+                EncoderHead::Classes => Head::Classes(given.classes.unwrap_or(2)),
+                EncoderHead::Replaced => Head::Replaced,
+                EncoderHead::None => Head::None,
+            },
             head_activation: if is_bert { activation } else { EncoderActivation::Gelu },
             types: given.type_vocab_size.unwrap_or(2),
             first_position: if has_padding { given.pad_token_id.unwrap_or(1) + 1 } else { 0 },
@@ -123,12 +144,50 @@ impl Encoder {
             ];
             list.extend(tensors.into_iter().flatten().map(|tensor| (layer + 1, tensor)));
         }
-        let head = [affine(self.names.head, e, d), norm(self.names.head_norm, e)];
-        list.extend(head.into_iter().flatten().map(|tensor| (spec.head(), tensor)));
-        list.push((spec.head(), vector(self.names.output_bias, v, Initial::Zeros)));
+        list.extend(self.of_head(self.head, [v, d, e]).into_iter().map(|tensor| (spec.head(), tensor)));
         list
     }
+
+    /// Returns the tensors of a head, for these sizes V, D and E.
+    fn of_head(&self, head: Head, [v, d, e]: [u64; 3]) -> Vec<super::ParameterSpec> {
+        match head {
+            Head::Masked => {
+                let own = [affine(self.names.head, e, d), norm(self.names.head_norm, e)];
+                let bias = vector(self.names.output_bias, v, Initial::Zeros);
+                own.into_iter().flatten().chain([bias]).collect()
+            }
+            Head::Classes(classes) => {
+                let [inner, outer] = self.class_names();
+                [affine(&inner, d, d), affine(&outer, classes.into(), d)].concat()
+            }
+            Head::Replaced => {
+                let [inner, outer] = REPLACED;
+                [affine(inner, d, d), affine(outer, 1, d)].concat()
+            }
+            Head::None => Vec::new(),
+        }
+    }
+
+    /// Returns the names of the products of a head for classes, inner and outer.
+    #[must_use]
+    pub fn class_names(&self) -> [String; 2] {
+        match self.names.base {
+            // The pooler of pretraining on next sentences.
+            "bert" => ["bert.pooler.dense".to_owned(), "classifier".to_owned()],
+            _ => ["classifier.dense", "classifier.out_proj"].map(str::to_owned),
+        }
+    }
+
+    /// Returns the names of the tensors of the head for masked tokens.
+    #[must_use]
+    pub fn masked_tensors(&self) -> Vec<String> {
+        self.of_head(Head::Masked, [1; 3]).into_iter().map(|tensor| tensor.name).collect()
+    }
 }
+
+/// Names of the products of ELECTRA's discriminator, inner and outer.
+pub const REPLACED: [&str; 2] =
+    ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"];
 
 fn affine(name: &str, out: u64, within: u64) -> [super::ParameterSpec; 2] {
     let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));

@@ -16,6 +16,7 @@ pub(super) fn decoder(model: &ModelConfig) -> Option<Decoder> {
     let head_width = model.width.checked_div(model.heads).unwrap_or(0);
     let plain = |base: f64, norm_epsilon: f64| Decoder {
         head_width,
+        rotary_width: head_width,
         norm_epsilon,
         norms: NormPlaces::Before,
         unit_norms: false,

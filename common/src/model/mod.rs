@@ -20,7 +20,7 @@ mod tuning;
 pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
 pub use decoder::{Activation, Decoder, NormPlaces, QueryNorm, Rotary};
-pub use encoder::{Encoder, EncoderNames};
+pub use encoder::{Encoder, EncoderNames, Head, REPLACED};
 pub use evaluation::Evaluation;
 pub use experts::{Experts, is_of_experts};
 pub use initial::{draw_normal, draw_parameters};

@@ -29,6 +29,12 @@ impl Shard {
         self.index
     }
 
+    /// Returns the first of the member's share of so many heads or channels.
+    #[must_use]
+    pub fn first_of(self, all: u32) -> u32 {
+        all / self.ways * self.index
+    }
+
     /// Whether it is the whole.
     #[must_use]
     pub fn is_whole(self) -> bool {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::parameters::{self, ParameterSpec};
-use super::{Classifier, Decoder, Encoder, Shard, Tuning};
+use super::{Classifier, Decoder, Encoder, Head, Shard, Tuning};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
@@ -101,7 +101,8 @@ impl ModelSpec {
                 reason: format!("the tokenizer has {tokenizer_vocabulary} entries; take at least as many"),
             });
         }
-        let are_usually_tied = config.kind.is_encoder()
+        let encoder = Encoder::of(config).map(Arc::new);
+        let are_usually_tied = encoder.as_ref().is_some_and(|encoder| encoder.head == Head::Masked)
             || matches!(config.kind, ModelKind::Gpt2 | ModelKind::Gemma2 | ModelKind::Gemma3);
         Ok(Self {
             kind: config.kind,
@@ -116,7 +117,7 @@ impl ModelSpec {
             chunks: all_blocks(config.layers),
             shard: Shard::WHOLE,
             decoder: Decoder::of(config).map(Arc::new),
-            encoder: Encoder::of(config).map(Arc::new),
+            encoder,
             classifier: None,
             tuning: None,
         })

@@ -1,7 +1,7 @@
 //! Small models for tests of any crate.
 
 use super::ModelSpec;
-use crate::config::{ConfigError, DecoderConfig, ImageConfig, ModelConfig, ModelKind};
+use crate::config::{ConfigError, DecoderConfig, EncoderConfig, ImageConfig, ModelConfig, ModelKind};
 
 /// Returns two layers, width 32, four heads, context 16, vocabulary 64.
 ///
@@ -63,6 +63,23 @@ pub fn tiny_decoders() -> Vec<ModelSpec> {
         with(Olmo2, DecoderConfig::default()),
         with(Gemma2, window()),
         with(Gemma3, DecoderConfig { window_layers: Some(vec![0]), ..window() }),
+    ]
+}
+
+/// Returns an encoder of each kind that differs: BERT, RoBERTa, and ELECTRA with narrower embeddings.
+///
+/// # Panics
+/// Never: the configurations are valid.
+#[must_use]
+pub fn tiny_encoders() -> Vec<ModelSpec> {
+    let with = |kind: ModelKind, encoder: EncoderConfig| {
+        let config = ModelConfig { encoder: Some(encoder), ..tiny(kind, None) };
+        valid(ModelSpec::resolve(&config, VOCABULARY))
+    };
+    vec![
+        with(ModelKind::Bert, EncoderConfig::default()),
+        with(ModelKind::Roberta, EncoderConfig { type_vocab_size: Some(1), ..EncoderConfig::default() }),
+        with(ModelKind::Electra, EncoderConfig { embedding_size: Some(12), ..EncoderConfig::default() }),
     ]
 }
 

@@ -32,6 +32,8 @@ pub struct Lora {
     pub use_rslora: bool,
     /// Whether the lengths of rows are trained as well.
     pub use_dora: bool,
+    /// Dropout of its inputs.
+    pub dropout: f64,
     /// Names of the adapted weights.
     pub weights: Vec<String>,
 }
@@ -244,6 +246,7 @@ impl ModelSpec {
             alpha: config.alpha(),
             use_rslora: config.use_rslora,
             use_dora: config.use_dora,
+            dropout: config.dropout,
             weights,
         })
     }
@@ -314,6 +317,7 @@ mod tests {
             use_rslora: false,
             targets,
             use_dora: false,
+            dropout: 0.0,
             base: FrozenFormat::F32,
         }
     }

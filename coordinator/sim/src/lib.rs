@@ -23,6 +23,7 @@ mod wires;
 mod world;
 
 pub use books::Books;
+pub use device::{QUESTIONS, TURNING_ROUND};
 pub use faults::{Fault, FrameFault, random, random_of, random_rounds};
 pub use promises::{check, check_with};
 pub use world::{Exchange, World};

@@ -229,7 +229,7 @@ impl Node {
     }
 
     /// Intact checkpoints on its disk, newest first.
-    fn checkpoints(&self, run: RunId) -> Vec<CheckpointOffer> {
+    pub fn checkpoints(&self, run: RunId) -> Vec<CheckpointOffer> {
         let store = CheckpointStore::new(&self.disk, run, self.worker, KEPT);
         let mut offers = Vec::new();
         for ((rank, parts), store) in store.all_parts() {

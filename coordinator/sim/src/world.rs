@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{FragmentId, RunId, WorkerId};
+use longhaul_common::id::{FragmentId, Round, RunId, WorkerId};
 use longhaul_member::message::ToDevice;
 use longhaul_member::{Outcome, SyncEvent};
 use longhaul_plan::Answer;
@@ -249,6 +249,14 @@ impl World {
     #[must_use]
     pub fn coordinator_state(&self) -> &RunState {
         &self.store.state
+    }
+
+    /// First rounds that the intact checkpoints on a worker's disk do not contain, newest first.
+    #[must_use]
+    pub fn checkpoints_of(&self, worker: WorkerId) -> Vec<Round> {
+        let run = self.coordinator_state().run;
+        let offers = self.nodes.get(&worker).map(|node| node.checkpoints(run)).unwrap_or_default();
+        offers.into_iter().map(|offer| offer.next_round).collect()
     }
 
     /// The name of the site that a worker is at.

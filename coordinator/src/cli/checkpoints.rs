@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::export::{self, ExportArgs};
 use super::{CliError, Client, Where, print};
-use longhaul_run::{CheckpointStatus, Status};
+use longhaul_run::{CheckpointStatus, Evaluated, Status};
 
 /// `coordinator checkpoints`
 #[derive(Clone, Debug, Subcommand)]
@@ -47,6 +47,12 @@ pub enum CheckpointsCommand {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
         export: ExportArgs,
+        /// The checkpoint with the lowest held-out loss (`evaluate.keep_best`). Asks the coordinator, or reads its state directory.
+        #[arg(long, conflicts_with_all = ["round", "run"])]
+        best: bool,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        at: Where,
     },
 }
 
@@ -102,8 +108,12 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
             }
             None => list_reported(&at, place.json),
         },
-        CheckpointsCommand::Export { place, export } => {
+        CheckpointsCommand::Export { mut place, mut export, best, at } => {
             let location = place.named_location()?;
+            if best {
+                let (run, round) = best_of(&at)?;
+                (place.run, export.round) = (Some(run), Some(round));
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.context("start the runtime")?;
             let exported = runtime.block_on(export::run(export, location, place.run, place.json));
@@ -224,6 +234,25 @@ async fn in_archive(archive: &Archive, of: Archived, verify: bool) -> anyhow::Re
     })
 }
 
+/// The run, and the round before which its best checkpoint is.
+fn best_of(at: &Where) -> Result<(RunId, u64), CliError> {
+    const WHAT: &str = "ask which checkpoint is the best";
+    let status = match Client::find(at).and_then(|client| client.get::<Status>("/api/v1/status")) {
+        Ok(status) => status,
+        Err(error) => match error.recorded() {
+            Some(recorded) => recorded.status.as_ref().clone(),
+            None => return Err(anyhow::Error::new(error).context(WHAT).into()),
+        },
+    };
+    let best = status.training.best_checkpoint.ok_or_else(|| {
+        anyhow!(
+            "run {} has no best checkpoint: it needs evaluate.keep_best = true and an evaluation with a written checkpoint; --round selects another",
+            status.run.name
+        )
+    })?;
+    Ok((status.run.id.parse().context(WHAT)?, best.next_round.0))
+}
+
 fn list_reported(at: &Where, json: bool) -> Result<(), CliError> {
     let client = Client::find(at).context("ask for the checkpoints")?;
     let status: Status = client.get("/api/v1/status").context("ask for the checkpoints")?;
@@ -232,11 +261,21 @@ fn list_reported(at: &Where, json: bool) -> Result<(), CliError> {
         print(&text);
         return Ok(());
     }
+    let best = status.training.best_checkpoint;
+    if let Some(best) = &best {
+        let Evaluated { next_round, step, loss } = best;
+        print(&format!("best: before round {}, step {step}, held-out loss {loss:.4}", next_round.0));
+    }
     print("ROUND    WORKER  STATE HASH    WHERE");
     for CheckpointStatus { worker, next_round, path, state_hash, error } in &status.checkpoints {
         let hash = state_hash.as_deref().map_or("–", prefix);
-        let error = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-        print(&format!("{next_round:<8} {worker:<7} {hash:<12}  {path}{error}"));
+        let is_best = best.is_some_and(|best| best.next_round.0 == *next_round) && error.is_none();
+        let note = match error {
+            Some(error) => format!(": {error}"),
+            None if is_best => " (best)".to_owned(),
+            None => String::new(),
+        };
+        print(&format!("{next_round:<8} {worker:<7} {hash:<12}  {path}{note}"));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod checkpoints;
 mod client;
 mod export;
 mod follow;
+mod fork;
 mod members;
 mod operate;
 mod pages;
@@ -36,6 +37,7 @@ use voice::{print, say};
 
 pub use checkpoints::{CheckpointLocation, CheckpointsCommand};
 pub use client::{Client, ClientError};
+pub use fork::ForkArgs;
 pub use recorded_run::RecordedRun;
 pub use view::ViewArgs;
 pub use watch::StatusArgs;
@@ -112,6 +114,9 @@ pub enum Command {
     /// End the run in an orderly way, or stop it for now: open rounds finish, and a checkpoint is written.
     #[command(long_about = stop::HELP)]
     Stop(Stop),
+    /// Begin a run from a checkpoint of another one, with its moments and another configuration.
+    #[command(long_about = fork::HELP)]
+    Fork(ForkArgs),
     /// Print the completion script for a shell.
     ///
     /// For bash: `coordinator completions bash > ~/.local/share/bash-completion/completions/coordinator`. For zsh, write it to `_coordinator` in a folder of
@@ -408,6 +413,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Token { command } => token::run(command),
         Command::Checkpoints(command) => checkpoints::run(command),
         Command::Stop(stop) => stop::run(&stop),
+        Command::Fork(args) => fork::run(&args),
         Command::Completions { shell } => {
             pages::completions(shell);
             Ok(())

@@ -5,7 +5,9 @@ use longhaul_common::units::Bytes;
 use serde_json::Value;
 
 use super::{AskArgs, CliError, Client, print, say};
-use longhaul_run::{GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
+use longhaul_run::{
+    Evaluated, GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, ScoreStatus, Status,
+};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
@@ -91,6 +93,16 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
     if let Some(share) = status.throughput.selected_share.filter(|share| *share < 1.0) {
         lines.push(format!("selected   {:.1} % of the samples for backward passes", 100.0 * share));
     }
+    if let Some(fork) = &status.run.fork {
+        lines.push(format!("fork       of run {fork}"));
+    }
+    if let Some(best) = &status.training.best {
+        lines.push(best_line(status, best));
+    }
+    lines.extend(scores_line(&status.training.scores));
+    if let Some(reason) = &status.run.ended_early {
+        lines.push(format!("ended      early: {reason}"));
+    }
     if let Some(norm) = status.training.gradient_norm {
         lines.push(format!("gradient   norm {norm:.3} before clipping"));
     }
@@ -170,6 +182,30 @@ pub(super) fn phase(status: &Status) -> String {
         None => format!("{:?}", status.run.phase).to_lowercase(),
     };
     if status.run.paused { format!("{phase}, paused") } else { phase }
+}
+
+/// The newest scores of questions.
+fn scores_line(scores: &[ScoreStatus]) -> Option<String> {
+    let step = scores.first()?.step;
+    let one = |score: &ScoreStatus| format!("{} {} {:.4}", score.task, score.measure, score.value);
+    let all = scores.iter().map(one).collect::<Vec<_>>().join(", ");
+    Some(format!("scores     {all}, at step {step}"))
+}
+
+/// The lowest held-out loss, and whether its checkpoint is kept.
+fn best_line(status: &Status, best: &Evaluated) -> String {
+    let kept = match &status.training.best_checkpoint {
+        Some(kept) if kept == best => format!(", checkpoint before round {}", kept.next_round.0),
+        Some(kept) => {
+            format!(", its checkpoint is not written; kept is the one before round {}", kept.next_round.0)
+        }
+        None => String::new(),
+    };
+    let since = match status.training.evaluations_without_improvement {
+        0 => String::new(),
+        count => format!(", {count} evaluations without an improvement"),
+    };
+    format!("best       held-out loss {:.4} at step {}{kept}{since}", best.loss, best.step)
 }
 
 /// Who is not here any more, by how they went: those who left in order last, as nobody need look at them.

@@ -13,6 +13,8 @@ use super::up::interrupted;
 use super::{CliError, STATE_DIR, print, say};
 use crate::history::{FOLDER, Folder, History, Last, Meta, Rest};
 use crate::http::{ALL_TIMES, Curves, EARLIER_MAX, Record, exported, listen, recorded};
+use crate::mlflow;
+use longhaul_run::Phase;
 
 pub(super) const HELP: &str = "\
 Show the dashboard of a run from its state directory, without a coordinator.
@@ -42,6 +44,9 @@ pub struct ViewArgs {
     /// Write the page with all its data to this file, and exit.
     #[arg(long, value_name = "FILE.html")]
     pub export: Option<PathBuf>,
+    /// Write the run's curves into MLflow's file store in this folder, in place of an earlier export, and exit.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "compare"])]
+    pub mlflow: Option<PathBuf>,
     /// Loopback address of the page. Port 0 takes any free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4881")]
     pub http: SocketAddr,
@@ -56,6 +61,9 @@ impl ViewArgs {
 }
 
 pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
+    if let Some(dir) = &args.mlflow {
+        return export_mlflow(args, dir);
+    }
     let record = read(args)?;
     match &args.export {
         Some(file) => export(&record, file),
@@ -66,16 +74,7 @@ pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
 /// The run that is asked for, and those to compare it with.
 fn read(args: &ViewArgs) -> Result<Record, CliError> {
     let runs = Folder::runs(args.state_dir()).map_err(anyhow::Error::new)?;
-    let newest = runs.first().ok_or_else(|| {
-        CliError::Misuse(format!(
-            "no run has left a history in {}: give the --state-dir of its coordinator",
-            args.state_dir().join(FOLDER).display()
-        ))
-    })?;
-    let run = match &args.run {
-        None => newest,
-        Some(wanted) => chosen(&runs, wanted, args.state_dir())?,
-    };
+    let run = wanted(args, &runs)?;
     let history = read_one(args.state_dir(), run)?;
     // The curves are there without it.
     let last = Folder::read_last(args.state_dir(), &run.run).unwrap_or_else(|error| {
@@ -113,6 +112,38 @@ fn read(args: &ViewArgs) -> Result<Record, CliError> {
         earlier: compared.iter().map(|curves| curves.meta.clone()).collect(),
         compared,
     })
+}
+
+/// The run that is asked for.
+fn wanted<'a>(args: &ViewArgs, runs: &'a [Meta]) -> Result<&'a Meta, CliError> {
+    let newest = runs.first().ok_or_else(|| {
+        CliError::Misuse(format!(
+            "no run has left a history in {}: give the --state-dir of its coordinator",
+            args.state_dir().join(FOLDER).display()
+        ))
+    })?;
+    match &args.run {
+        None => Ok(newest),
+        Some(wanted) => chosen(runs, wanted, args.state_dir()),
+    }
+}
+
+fn export_mlflow(args: &ViewArgs, dir: &Path) -> Result<(), CliError> {
+    let runs = Folder::runs(args.state_dir()).map_err(anyhow::Error::new)?;
+    let run = wanted(args, &runs)?;
+    let history = read_one(args.state_dir(), run)?;
+    let last = Folder::read_last(args.state_dir(), &run.run).map_err(anyhow::Error::new)?;
+    let is_over = |last: &Last| last.status.run.phase == Phase::Finished;
+    let ended_ms = last.filter(is_over).map(|last| last.at_ms);
+    let folder = mlflow::export(dir, &history, ended_ms)
+        .with_context(|| format!("write into {} (--mlflow)", dir.display()))?;
+    print(&format!(
+        "run {} is in {}: mlflow ui --backend-store-uri {}",
+        run.name,
+        folder.display(),
+        dir.display()
+    ));
+    Ok(())
 }
 
 /// The run whose id begins so.

@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::done::Done;
 use super::points::{RoundPoint, Sample};
 use super::thinned::{Pushed, Thinned};
-use longhaul_run::{LinkStatus, Phase, RoundSummary, Status, plausible};
+use longhaul_run::{LinkStatus, Phase, RoundSummary, ScoreStatus, Status, plausible};
 
 /// Version of the layout. Readers of another one report it.
 pub const FORMAT: u32 = 1;
@@ -63,6 +63,8 @@ pub struct History {
     changes: u64,
     /// Time of the last sample.
     sampled_ms: u64,
+    /// Steps of the last noted scores.
+    scored: u64,
     run: Done,
     by_site: Vec<Done>,
     encodings: Vec<Option<[f32; 2]>>,
@@ -111,6 +113,7 @@ impl History {
             activity: Activity::default(),
             changes: 0,
             sampled_ms: 0,
+            scored: 0,
             run: Done::default(),
             by_site: Vec::new(),
             encodings: Vec::new(),
@@ -226,6 +229,7 @@ impl History {
         }
         // An absent worker is forgotten; it counts as new when it comes back.
         self.workers = here;
+        self.note_scores(&status.training.scores);
         if status.run.phase == Phase::Finished {
             self.finish(now_ms, status);
             return;
@@ -242,6 +246,9 @@ impl History {
     pub fn note_round(&mut self, point: RoundPoint) {
         let number = point.round;
         let is_cut = self.rounds.cut_where(|kept| kept.round >= number);
+        if is_cut {
+            self.scored = self.scored.min(point.step.saturating_sub(1));
+        }
         let pushed = self.rounds.push(point);
         self.changes += u64::from(is_cut || pushed == Pushed::Thinned);
     }
@@ -265,6 +272,20 @@ impl History {
         let told = (last.validation_loss, last.validation_accuracy);
         (last.validation_loss, last.validation_accuracy) = (loss.or(told.0), accuracy.or(told.1));
         self.changes += u64::from((last.validation_loss, last.validation_accuracy) != told);
+    }
+
+    /// Adds the newest scores to the round after which the model had them.
+    fn note_scores(&mut self, scores: &[ScoreStatus]) {
+        let Some(step) = scores.first().map(|score| score.step).filter(|step| *step > self.scored) else {
+            return;
+        };
+        let named = |score: &ScoreStatus| (format!("{}_{}", score.task, score.measure), score.value as f32);
+        let named: BTreeMap<String, f32> = scores.iter().map(named).collect();
+        if self.rounds.first_mut_where(|round| round.step >= step).map(|round| round.scores = named).is_some()
+        {
+            self.scored = step;
+            self.changes += 1;
+        }
     }
 
     fn sample(&mut self, now_ms: u64, status: &Status) {
@@ -353,6 +374,7 @@ impl RoundPoint {
             validation_loss: summary.validation_loss.filter(|loss| loss.is_finite()),
             validation_accuracy: summary.validation_accuracy.filter(|share| share.is_finite()),
             residual_ratio: summary.residual_ratio.filter(|ratio| ratio.is_finite()),
+            scores: BTreeMap::new(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The points of curves.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::done::Done;
@@ -61,6 +63,9 @@ pub struct RoundPoint {
     pub validation_accuracy: Option<f32>,
     /// About how many exchanges' changes wait in error feedback.
     pub residual_ratio: Option<f32>,
+    /// Scores of questions after it, by task and measure. Releases that did not know them kept none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scores: BTreeMap<String, f32>,
 }
 
 impl Point for RoundPoint {
@@ -81,6 +86,7 @@ impl Point for RoundPoint {
             validation_loss: later.validation_loss.or(self.validation_loss),
             validation_accuracy: later.validation_accuracy.or(self.validation_accuracy),
             residual_ratio: later.residual_ratio.or(self.residual_ratio),
+            scores: if later.scores.is_empty() { self.scores } else { later.scores },
             ..later
         }
     }
@@ -103,6 +109,7 @@ mod tests {
             validation_loss: (number == 1).then_some(3.0),
             validation_accuracy: None,
             residual_ratio: None,
+            scores: BTreeMap::new(),
         }
     }
 

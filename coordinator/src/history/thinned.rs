@@ -104,6 +104,12 @@ impl<T: Point> Thinned<T> {
         self.kept.iter_mut().chain(self.open.as_mut().map(|(point, _)| point)).for_each(change);
     }
 
+    /// Returns the first point that satisfies this.
+    pub fn first_mut_where(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut T> {
+        let open = self.open.as_mut().map(|(point, _)| point);
+        self.kept.iter_mut().chain(open).find(|point| is_it(point))
+    }
+
     /// Drops the points from the first one on that satisfies this: they were undone.
     pub fn cut_where(&mut self, goes: impl Fn(&T) -> bool) -> bool {
         self.open = self.open.take().filter(|(point, _)| !goes(point));

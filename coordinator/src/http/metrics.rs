@@ -78,6 +78,7 @@ pub fn of(status: &Status) -> Vec<Metric> {
     metrics.push(of_data(status));
     metrics.extend(of_refusals(status));
     metrics.push(of_losses(status));
+    metrics.push(of_scores(status));
     metrics.extend(of_links(status));
     metrics.extend(of_workers(status));
     metrics
@@ -246,6 +247,17 @@ fn of_refusals(status: &Status) -> [Metric; 2] {
         counters(("refused_contributions", help, &["site", "reason"]), refused.collect()),
         counter("refused_contributions_unnamed", unnamed, status.accounting.refused_unnamed),
     ]
+}
+
+fn of_scores(status: &Status) -> Metric {
+    let scores =
+        status.training.scores.iter().map(|score| {
+            (vec![("task", score.task.clone()), ("measure", score.measure.clone())], score.value)
+        });
+    gauges(
+        ("task_score", "Newest share of right answers in evaluate.tasks", &["task", "measure"]),
+        scores.collect(),
+    )
 }
 
 fn of_losses(status: &Status) -> Metric {

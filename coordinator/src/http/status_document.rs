@@ -15,7 +15,8 @@ fn a_status_is_read_and_written_with_the_same_keys_in_the_same_order() {
 fn a_status_of_an_earlier_release_has_no_values_for_later_keys() {
     let mut earlier: serde_json::Value = serde_json::from_str(DOCUMENT).unwrap();
     let keys = earlier.as_object_mut().unwrap();
-    for later in ["paused", "gradient_norm", "encode_ms", "samples_late", "gone", "residuals_lost"] {
+    for later in ["paused", "gradient_norm", "encode_ms", "samples_late", "gone", "residuals_lost", "scores"]
+    {
         assert!(keys.remove(later).is_some(), "{later}");
     }
     for unknown in ["generation", "loss", "eta_s", "parity"] {

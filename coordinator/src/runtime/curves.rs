@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::history::{RoundPoint, Sample};
-use crate::tensorboard::{Content, Event, EventFile, Scalar, of_round, of_sample, of_validation};
+use crate::tensorboard::{Content, Event, EventFile, Scalar, of_round, of_sample, of_scores, of_validation};
 use longhaul_run::{Phase, Run, Status};
 
 /// Digits of a run's id in the name of its folder: enough to tell runs of one name apart.
@@ -18,6 +18,8 @@ pub struct Curves {
     before: Option<Sample>,
     /// The step of the last written round.
     step: u64,
+    /// Steps of the last written scores.
+    scored: u64,
     is_finished: bool,
 }
 
@@ -32,7 +34,8 @@ impl Curves {
         let folder = dir.join(format!("{}-{}", as_file_name(name), &id[..ID_DIGITS]));
         let file = EventFile::begin(&folder, now_ms, step + 1)?;
         let is_finished = run.state().phase == Phase::Finished;
-        Ok(Self { file, before: None, step, is_finished })
+        let scored = run.state().tasks.newest().map_or(0, |scored| scored.step);
+        Ok(Self { file, before: None, step, scored, is_finished })
     }
 
     /// How it goes now; `newest` is the sample that was taken last.
@@ -41,6 +44,14 @@ impl Curves {
             && let Some(before) = self.before.replace(newest.clone())
         {
             self.put(newest.at_ms, newest.step, of_sample(&before, newest));
+        }
+        if let Some(step) =
+            status.training.scores.first().map(|score| score.step).filter(|step| *step > self.scored)
+        {
+            self.scored = step;
+            let named = status.training.scores.iter();
+            let named = named.map(|score| (format!("{}_{}", score.task, score.measure), score.value as f32));
+            self.put(now_ms, step, of_scores(&named.collect()));
         }
         if status.run.phase == Phase::Finished && !self.is_finished {
             self.is_finished = true;
@@ -54,6 +65,7 @@ impl Curves {
     pub fn note_round(&mut self, now_ms: u64, round: &RoundPoint) {
         if round.step <= self.step {
             self.file.put(Event { at_ms: now_ms, step: round.step, content: Content::Restart });
+            self.scored = self.scored.min(round.step.saturating_sub(1));
         }
         self.step = round.step;
         self.put(now_ms, round.step, of_round(round));

@@ -172,7 +172,8 @@ fn with_steps_of(founding: &Founding, config: &RunConfig) -> Result<String, Foun
     Ok(config.to_toml()?)
 }
 
-type Parts = (RunState, CertificateIssuer, Taken);
+/// A run, the issuer of its certificates, and how it came to be led.
+pub type Parts = (RunState, CertificateIssuer, Taken);
 
 fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<Parts, FoundError> {
     check_config(store.place(), &founding, wanted)?;
@@ -203,10 +204,30 @@ fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<P
 }
 
 fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, FoundError> {
-    let run = RunId(random()?);
-    let authority = Authority::create(run, now_unix_s)?;
-    let (state, enrolment) = (RunState::new(run, config), EnrolState::default());
-    let founding = Founding { run, config: config.to_toml()?, authority: authority.to_pem() };
+    begin_as(store, config, RunState::new(new_run()?, config), now_unix_s)
+}
+
+/// Draws the id of a new run.
+///
+/// # Errors
+/// [`FoundError::NoRandomness`]
+pub fn new_run() -> Result<RunId, FoundError> {
+    Ok(RunId(random()?))
+}
+
+/// Founds a run with this state.
+///
+/// # Errors
+/// [`FoundError`]; the run is written down completely or not at all.
+pub fn begin_as(
+    store: &Store,
+    config: &RunConfig,
+    state: RunState,
+    now_unix_s: u64,
+) -> Result<Parts, FoundError> {
+    let authority = Authority::create(state.run, now_unix_s)?;
+    let enrolment = EnrolState::default();
+    let founding = Founding { run: state.run, config: config.to_toml()?, authority: authority.to_pem() };
     store.found(&founding, &state, &enrolment)?;
     Ok((state, CertificateIssuer::new(authority, enrolment), Taken::New))
 }
@@ -246,12 +267,17 @@ fn random<const N: usize>() -> Result<[u8; N], FoundError> {
 
 /// The keys that differ between two configurations: `train.batch was 32 and is 64`.
 fn differences(before: &str, after: &str) -> String {
+    differences_in(before, after, |_| true)
+}
+
+/// The same, of some keys.
+pub fn differences_in(before: &str, after: &str, counts: impl Fn(&str) -> bool) -> String {
     let (before, after) = (leaves(before), leaves(after));
     let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "unset".to_owned());
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
-    let differing = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let differing = keys.into_iter().filter(|key| counts(key) && before.get(*key) != after.get(*key));
     let all: Vec<String> = differing
         .map(|key| format!("{key} was {} and is {}", shown(before.get(key)), shown(after.get(key))))
         .collect();

@@ -18,7 +18,10 @@ mod standby;
 mod telemetry;
 
 pub use clock::Clock;
-pub use found::{FoundError, Founded, RequestedRun, Taken, check_config, found, open_store};
+pub use found::{
+    FoundError, Founded, RequestedRun, Taken, begin_as, check_config, differences_in, found, new_run,
+    open_store,
+};
 pub use fresh::FreshFolder;
 pub use history_recorder::HistoryRecorder;
 pub use owner::{Ended, Owner, OwnerError};

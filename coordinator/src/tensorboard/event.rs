@@ -109,8 +109,10 @@ mod tests {
         let encoded = |step, content| hex(&Event { at_ms: 1500, step, content }.encode());
         assert_eq!(encoded(0, Content::Version), "09000000000000f83f1a0d627261696e2e4576656e743a32");
         assert_eq!(encoded(300, Content::Restart), "09000000000000f83f10ac023a020801");
-        let scalars =
-            vec![Scalar { tag: "train/loss", value: 2.5 }, Scalar { tag: "speed/workers", value: -0.0 }];
+        let scalars = vec![
+            Scalar { tag: "train/loss".into(), value: 2.5 },
+            Scalar { tag: "speed/workers".into(), value: -0.0 },
+        ];
         let expected = concat!(
             "09000000000000f83f10ac022a290a110a0a747261696e2f6c6f73731500002040",
             "0a140a0d73706565642f776f726b6572731500000080",

@@ -142,7 +142,7 @@ mod tests {
     fn a_file_has_all_records_and_their_checksums() {
         let folder = tempfile::tempdir().unwrap();
         let event = |step| {
-            let content = Content::Scalars(vec![Scalar { tag: "train/loss", value: step as f32 }]);
+            let content = Content::Scalars(vec![Scalar { tag: "train/loss".into(), value: step as f32 }]);
             Event { at_ms: 7000, step, content }
         };
         {

@@ -6,4 +6,4 @@ mod scalars;
 
 pub use event::{Content, Event};
 pub use file::EventFile;
-pub use scalars::{Scalar, of_round, of_sample, of_validation};
+pub use scalars::{Scalar, of_round, of_sample, of_scores, of_validation};

@@ -1,12 +1,15 @@
 //! Which curves there are, and their points.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use crate::history::{Done, RoundPoint, Sample};
 
 /// A point of a curve.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scalar {
     /// The curve; the part before the slash is its group.
-    pub tag: &'static str,
+    pub tag: Cow<'static, str>,
     /// Its value.
     pub value: f32,
 }
@@ -22,7 +25,19 @@ pub fn of_round(round: &RoundPoint) -> Vec<Scalar> {
         ("sync/residual_ratio", round.residual_ratio),
     ]);
     scalars.extend(of_validation(round.validation_loss, round.validation_accuracy));
+    scalars.extend(of_scores(&round.scores));
     scalars
+}
+
+/// Scalars of questions, by task and measure. A damaged name, which could be a path, is left out.
+#[must_use]
+pub fn of_scores(scores: &BTreeMap<String, f32>) -> Vec<Scalar> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    scores
+        .iter()
+        .filter(|(name, _)| name.chars().all(is_plain))
+        .map(|(name, &value)| Scalar { tag: format!("tasks/{name}").into(), value })
+        .collect()
 }
 
 /// Scalars of held-out samples.
@@ -58,7 +73,7 @@ pub fn of_sample(before: &Sample, sample: &Sample) -> Vec<Scalar> {
 fn known<const N: usize>(values: [(&'static str, Option<f32>); N]) -> Vec<Scalar> {
     let finite = values.into_iter().filter_map(|(tag, value)| {
         let value = value.filter(|value| value.is_finite())?;
-        Some(Scalar { tag, value })
+        Some(Scalar { tag: tag.into(), value })
     });
     finite.collect()
 }
@@ -93,6 +108,7 @@ mod tests {
             validation_loss: Some(f32::NAN),
             validation_accuracy: Some(0.5),
             residual_ratio: Some(1.0),
+            scores: BTreeMap::new(),
         }
     }
 
@@ -103,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_unknown_or_no_number_is_no_point() {
         let scalars = of_round(&RoundPoint { loss: None, gradient_norm: None, ..round() });
-        let tags: Vec<_> = scalars.iter().map(|scalar| scalar.tag).collect();
+        let tags: Vec<_> = scalars.iter().map(|scalar| &*scalar.tag).collect();
         let known =
             ["train/learning_rate", "sync/steps_between", "sync/residual_ratio", "validation/accuracy"];
         assert_eq!(tags, known);
@@ -147,7 +163,7 @@ mod tests {
         let all = RoundPoint { validation_loss: Some(1.0), ..round() };
         let done = Done { compute_ms: 1, ..Done::default() };
         let samples = of_sample(&sample(0, Done::default()), &sample(1, done));
-        let tags: Vec<_> = of_round(&all).iter().chain(&samples).map(|scalar| scalar.tag).collect();
+        let tags: Vec<_> = of_round(&all).iter().chain(&samples).map(|scalar| scalar.tag.clone()).collect();
         let rows: String = page.lines().filter(|line| line.starts_with("| `")).collect();
         for tag in &tags {
             assert!(rows.contains(&format!("`{tag}`")), "{tag}");

@@ -9,6 +9,7 @@ mod command_line;
 mod corpora;
 mod dashboard;
 mod deploy;
+mod mlflow;
 mod operate;
 #[cfg(feature = "otel")]
 mod otel;

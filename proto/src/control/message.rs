@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use longhaul_common::config::BestCheckpoints;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
 use longhaul_common::schedule::RoundSchedule;
@@ -14,11 +15,11 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 pub use super::report::{
-    AUDIT_MAX, Audit, Measured, REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport,
+    AUDIT_MAX, Audit, Measured, REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport, TaskScore,
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 27;
+pub const PROTOCOL_VERSION: u16 = 29;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -47,6 +48,13 @@ pub enum ToCoordinator {
         validation_loss: Option<f32>,
         /// Accuracy on held-out images; `None`: text, or not evaluated.
         validation_accuracy: Option<f32>,
+    },
+    /// This member's part of the questions of `evaluate.tasks` is scored: see [`TaskScore`].
+    Scores {
+        /// First round that the scored state does not contain.
+        next_round: Round,
+        /// At most one of each kind.
+        scores: Vec<TaskScore>,
     },
     /// The user or the machine asks this worker to stop; it leaves on [`ToWorker::Dismiss`].
     Leaving,
@@ -338,6 +346,9 @@ pub enum ToWorker {
     /// Holders of the pretrained model that the run starts from. Sent to each worker that has sent
     /// [`ToCoordinator::Model`], then on changes.
     ModelHolders(ModelHolders),
+    /// Checkpoints to keep for their held-out loss, beside those of `checkpoint.keep`. Sent with each
+    /// generation, and on changes, in runs with `evaluate.keep_best`.
+    Best(BestCheckpoints),
 }
 
 /// Silence after which a worker is asked for an own heartbeat, in milliseconds: two heartbeats are missing,

@@ -1,5 +1,6 @@
 //! A member's report of an applied round.
 
+use longhaul_common::config::TaskKind;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,17 @@ pub struct RoundReport {
     pub measured: Option<Measured>,
     /// Audit since its last report of whether sent values and residual add up to the input.
     pub audit: Audit,
+}
+
+/// Scores of one kind of questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskScore {
+    /// Kind.
+    pub kind: TaskKind,
+    /// Right answers by each of [`TaskKind::measures`]; 0 where there is one measure.
+    pub right: [u32; 2],
+    /// Questions.
+    pub questions: u32,
 }
 
 /// Fragments whose own frame a member has decoded again and compared, with the residual, to the input.

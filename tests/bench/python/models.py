@@ -3,42 +3,55 @@
     python models.py FOLDER BATCH LENGTH PRECISION RANK
 
 FOLDER is a model as `save_pretrained` writes it; PRECISION f32 or bf16 (autocast over f32 weights); RANK 0 trains all weights, and others adapters of that
-rank on all linear modules. For each line of standard input it computes a step on the same tokens, and prints its seconds, its loss and the process's peak
-memory in bytes. Before the first, it prints the seconds of loading.
+rank on all linear modules, beside weights of that precision. For each line `step` of standard input it computes a step on the same tokens, and prints its
+seconds, its loss and the process's peak memory in bytes; for `logits PATH` it writes the first sequence's logits in f32. Before the first, it prints the
+seconds of loading and the peak memory.
 """
 
 import json
-import resource
 import sys
 import time
 
 import torch
 from transformers import AutoModelForCausalLM
 
+
+def peak():
+    # Not `ru_maxrss`, which has the parent's memory too.
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+
+
+
 torch.set_num_threads(1)
 folder, batch, length, precision, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 began = time.perf_counter()
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if rank and precision == "bf16" else torch.float32, attn_implementation="sdpa")
 if rank:
     import peft
 
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear")
     model = peft.get_peft_model(model, config)
 model.train()
-print(json.dumps({"load_s": time.perf_counter() - began}), flush=True)
+loaded = time.perf_counter() - began
+print(json.dumps({"seconds": loaded, "peak_bytes": peak()}), flush=True)
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 optimiser = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 places = torch.arange(length + 1)
 tokens = torch.stack([(places * places + 31 * sequence) % model.config.vocab_size for sequence in range(batch)])
 context = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
-for _ in sys.stdin:
+for line in sys.stdin:
     began = time.perf_counter()
-    with context:
-        loss = model(tokens, labels=tokens).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(trained, 1.0)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    if line.startswith("logits "):
+        with torch.no_grad():
+            model(tokens[:1, :-1]).logits.float().numpy().tofile(line.split(maxsplit=1)[1].strip())
+        loss = torch.zeros(())
+    else:
+        with context:
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "loss": loss.item(), "peak_bytes": peak}), flush=True)
+    print(json.dumps({"seconds": seconds, "loss": loss.item(), "peak_bytes": peak()}), flush=True)

@@ -56,6 +56,9 @@ enum Benchmark {
     Images(images::Args),
     #[cfg(feature = "torch")]
     Models(models::Args),
+    #[cfg(feature = "torch")]
+    #[command(hide = true)]
+    ModelsOwn(models::own::Args),
     Pipeline(pipeline::Args),
     Plan(plan::Args),
     Record(record::Args),
@@ -93,6 +96,8 @@ pub fn run() -> Result<()> {
         Benchmark::Images(args) => images::run(&args),
         #[cfg(feature = "torch")]
         Benchmark::Models(args) => models::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::ModelsOwn(args) => models::own::run(&args),
         Benchmark::Pipeline(args) => pipeline::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Record(args) => record::run(&args),

@@ -9,11 +9,12 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 /// The tables at the top of a `run.toml`.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "run",
     "model",
     "data",
     "train",
+    "evaluate",
     "parallel",
     "sync",
     "privacy",

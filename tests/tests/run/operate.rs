@@ -138,7 +138,8 @@ fn cut_off_after(scenario: &mut Scenario, kicked: usize, peers: &[usize], name: 
     }
     let process = scenario.cluster.worker(kicked).unwrap();
     assert!(!process.wait(RUN_MAX).unwrap().success());
-    ends.push(written(&process.log(), &["its certificate is revoked"]).unwrap());
+    assert!(process.log().contains("its certificate is revoked"), "{}", process.log());
+    ends.push(written(&process.log(), &["closing all connections"]).unwrap());
     let log = scenario.cluster.coordinator().unwrap().log();
     let began = written(&log, &[name, "was taken out of the run by the operator"]).unwrap();
     let took = |end: Duration| match end.checked_sub(began) {

@@ -235,7 +235,8 @@ impl Setup<'_> {
     }
 }
 
-fn cluster_config(folder: &Path, run_toml: String, sites: Vec<usize>, link: &str) -> ClusterConfig {
+/// One thread per worker, and one checkpoint folder for all.
+pub fn cluster_config(folder: &Path, run_toml: String, sites: Vec<usize>, link: &str) -> ClusterConfig {
     ClusterConfig {
         run_toml,
         sites,

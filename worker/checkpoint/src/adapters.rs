@@ -52,7 +52,7 @@ pub fn beside_base(whole: &ModelSpec, from: &str, base: &BaseModel) -> Result<Co
     let Some(tuning) = &whole.tuning else { return Ok(Companions::default()) };
     let record = BaseRecord {
         base_model_name_or_path: from.to_owned(),
-        blake3: blake3::Hash::from_bytes(base.files().hash()?).to_hex().to_string(),
+        blake3: base.files().weights_hash()?,
         unfrozen_parameters: tuning.unfrozen.clone(),
     };
     let mut files = vec![(BASE.to_owned(), text_of(&serde_json::to_value(record)?))];
@@ -76,11 +76,12 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
         .collect();
     json!({
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        // PEFT has no type for masked language models.
+        "task_type": if whole.encoder.is_some() { Value::Null } else { json!("CAUSAL_LM") },
         "base_model_name_or_path": from,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "use_rslora": lora.use_rslora,
         "use_dora": lora.use_dora,
         "bias": "none",
@@ -220,6 +221,7 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         use_rslora: json.get("use_rslora").is_some_and(|value| value == true),
         targets: names("target_modules")?,
         use_dora: json.get("use_dora").is_some_and(|value| value == true),
+        dropout: 0.0,
         base: FrozenFormat::F32,
     };
     lora.check().with_context(|| format!("read {ADAPTER_CONFIG}"))?;
@@ -256,11 +258,10 @@ pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result
     let folder = given.or(from.as_deref().map(Path::new).filter(|folder| folder.is_dir()));
     let folder =
         folder.with_context(|| format!("these are adapters of {named}, which is not here: {REMEDY}"))?;
-    if let Some(record) = record {
-        let found = BaseModel::open(folder, |_, _| {})?.files().hash()?;
-        if blake3::Hash::from_bytes(found).to_hex().as_str() != record.blake3 {
-            bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
-        }
+    if let Some(record) = record
+        && BaseModel::open(folder, |_, _| {})?.files().weights_hash()? != record.blake3
+    {
+        bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
     }
     Ok(folder.to_owned())
 }

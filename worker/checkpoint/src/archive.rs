@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{BestCheckpoints, RunConfig};
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::archive::{
@@ -43,6 +43,7 @@ pub struct RunArchive {
     run: RunId,
     unusable: Unusable,
     runtime: Handle,
+    best: BestCheckpoints,
 }
 
 impl RunArchive {
@@ -57,7 +58,19 @@ impl RunArchive {
     /// `None`: the configuration has no archive. It is not contacted yet.
     #[must_use]
     pub fn of(config: Arc<RunConfig>, run: RunId, unusable: Unusable, runtime: Handle) -> Option<Self> {
-        config.checkpoint.to.is_some().then_some(Self { config, run, unusable, runtime })
+        config.checkpoint.to.is_some().then_some(Self {
+            config,
+            run,
+            unusable,
+            runtime,
+            best: BestCheckpoints::default(),
+        })
+    }
+
+    /// The same, with these checkpoints kept for their held-out loss.
+    #[must_use]
+    pub fn keeping(self, best: BestCheckpoints) -> Self {
+        Self { best, ..self }
     }
 
     /// Returns its displayed name.
@@ -105,7 +118,7 @@ impl RunArchive {
         let part = ModelPart { run: self.run, parts, rank };
         self.runtime.block_on(async {
             let of = self.upload(&archive, part, writer, data).await?;
-            if let Err(error) = archive.prune(part, self.config.checkpoint.retention(), of.next_round).await {
+            if let Err(error) = archive.prune(part, self.config.retention(self.best), of.next_round).await {
                 tracing::warn!(%error, "old checkpoints stay in the archive for now");
             }
             Ok(archive.name_of(of))

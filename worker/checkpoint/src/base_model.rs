@@ -60,12 +60,23 @@ impl ModelFiles {
         postcard::to_stdvec(self).context("write the list of a model's files")
     }
 
-    /// Returns the model's identity: the BLAKE3 of its list.
+    /// Returns the identity of the folder: the BLAKE3 of its list.
     ///
     /// # Errors
     /// There is not enough memory.
     pub fn hash(&self) -> Result<[u8; 32]> {
         Ok(*blake3::hash(&self.to_bytes()?).as_bytes())
+    }
+
+    /// Returns the identity of the weights and their `config.json`, in hexadecimal: the BLAKE3 of their part of the list. Another licence, tokenizer or chat
+    /// template changes nothing.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn weights_hash(&self) -> Result<String> {
+        let is_part = |file: &&ModelFile| is_of_weights(&file.name) || file.name == MODEL_CONFIG;
+        let part = Self(self.0.iter().filter(is_part).cloned().collect());
+        Ok(blake3::Hash::from_bytes(part.hash()?).to_hex().to_string())
     }
 
     /// Decodes a peer's list for a model of this size.
@@ -137,13 +148,11 @@ pub fn describe_model(folder: &Path) -> Result<BaseDescription> {
     );
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let json = serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))?;
-    let config = model_config::read(&json).and_then(|config| {
-        model_config::check_dropout(&json)?;
-        Ok(config)
-    });
-    let config =
-        config.with_context(|| format!("{} describes a model that is not supported", path.display()))?;
-    Ok(BaseDescription { model: config, has_tokenizer: folder.join(TOKENIZER).is_file() })
+    let read = model_config::read(&json)
+        .and_then(|model| Ok((model, model_config::dropout_of(&json)?)))
+        .with_context(|| format!("{} describes a model that is not supported", path.display()));
+    let (model, dropout) = read?;
+    Ok(BaseDescription { model, has_tokenizer: folder.join(TOKENIZER).is_file(), dropout })
 }
 
 /// A pretrained model on this machine.

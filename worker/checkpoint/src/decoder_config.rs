@@ -47,16 +47,18 @@ const FAMILIES: [(&str, &str, ModelKind); 12] = [
     ("gemma3_text", "Gemma3ForCausalLM", ModelKind::Gemma3),
 ];
 
-/// Keys that change nothing in training.
-const WITHOUT_EFFECT: [&str; 21] = [
+/// Keys without an effect on the computation. Rates of dropout are read by `model_config::dropout_of`.
+const WITHOUT_EFFECT: [&str; 24] = [
     "_name_or_path",
     "_attn_implementation",
     "_attn_implementation_autoset",
     "architectures",
+    "attention_dropout",
     "auto_map",
     "bos_token_id",
     "cache_implementation",
     "dtype",
+    "embd_pdrop",
     "eos_token_id",
     "id2label",
     "initializer_range",
@@ -65,6 +67,7 @@ const WITHOUT_EFFECT: [&str; 21] = [
     "model_type",
     "pad_token_id",
     "pretraining_tp",
+    "resid_pdrop",
     "torch_dtype",
     "transformers.js_config",
     "transformers_version",
@@ -97,10 +100,6 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     let kv_heads = keys.count("num_key_value_heads")?.unwrap_or(heads);
     let is_gemma = matches!(kind, ModelKind::Gemma2 | ModelKind::Gemma3);
     let tied = keys.flag("tie_word_embeddings")?.unwrap_or(is_gemma || kind == ModelKind::SmolLm3);
-    for key in ["attention_dropout", "resid_pdrop", "embd_pdrop"] {
-        let is_zero = |value: &Value| value.as_f64() == Some(0.0);
-        keys.expect(key, is_zero, "dropout is not supported: set it to 0")?;
-    }
     let activation = if is_gemma { "gelu_pytorch_tanh" } else { "silu" };
     for key in ["hidden_act", "hidden_activation"] {
         // Early configurations of Gemma named another one, which transformers does not use.
@@ -175,14 +174,7 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
         _ => 10_000.0,
     };
     let original = keys.count("original_max_position_embeddings")?;
-    let partial = |keys: &Keys<'_>| {
-        keys.expect(
-            "partial_rotary_factor",
-            |value| value.as_f64() == Some(1.0),
-            "all channels of a head turn here",
-        )
-    };
-    partial(keys)?;
+    into.partial_rotary_factor = partial(keys, kind)?;
     let theta = keys.number("rope_theta")?;
     let local = keys.number("rope_local_base_freq")?;
     let object = |key: &'static str| keys.parsed(key, "an object", Value::as_object);
@@ -193,14 +185,14 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
     }
     let read = |of: Option<&Map<String, Value>>,
                 path: &'static str|
-     -> Read<(Option<f64>, Option<RopeScalingConfig>)> {
-        let Some(of) = of else { return Ok((None, None)) };
+     -> Read<(Option<f64>, Option<RopeScalingConfig>, Option<f64>)> {
+        let Some(of) = of else { return Ok((None, None, None)) };
         let keys = Keys::new(of, path);
-        partial(&keys)?;
+        let share = partial(&keys, kind)?;
         let theta = keys.number("rope_theta")?;
         let scaling = scaling_of(&keys, context, original)?;
         keys.finish(&[])?;
-        Ok((theta, scaling))
+        Ok((theta, scaling, share))
     };
     if kind == ModelKind::Gemma3 {
         let empty = Map::new();
@@ -208,8 +200,8 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
         let of = |key: &'static str| kinds.parsed(key, "an object", Value::as_object);
         let (full, windowed) = (of("full_attention")?, of("sliding_attention")?);
         kinds.finish(&[])?;
-        let (new, of_full) = read(full, "rope_parameters.full_attention.")?;
-        let (window, none) = read(windowed, "rope_parameters.sliding_attention.")?;
+        let (new, of_full, _) = read(full, "rope_parameters.full_attention.")?;
+        let (window, none, _) = read(windowed, "rope_parameters.sliding_attention.")?;
         if none.is_some() {
             let reason = "layers with a window have no scaling here";
             return Err(keys.refused("rope_parameters", &json!(parameters), reason));
@@ -219,10 +211,20 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
         into.rope_scaling = of_full.or(read(scaling, "rope_scaling.")?.1);
         return Ok(());
     }
-    let (new, of_parameters) = read(parameters, PATH)?;
+    let (new, of_parameters, share) = read(parameters, PATH)?;
+    into.partial_rotary_factor = share.or(into.partial_rotary_factor);
     into.rope_theta = Some(new.or(theta).unwrap_or(usual));
     into.rope_scaling = of_parameters.or(read(scaling, "rope_scaling.")?.1);
     Ok(())
+}
+
+/// Reads the share of channels that turn.
+fn partial(keys: &Keys<'_>, kind: ModelKind) -> Read<Option<f64>> {
+    if kind != ModelKind::Phi3 {
+        let is_one = |value: &Value| value.as_f64() == Some(1.0);
+        keys.expect("partial_rotary_factor", is_one, "all channels of a head turn in this family")?;
+    }
+    Ok(keys.number("partial_rotary_factor")?.filter(|share| *share != 1.0))
 }
 
 fn scaling_of(keys: &Keys<'_>, context: u32, outer: Option<u32>) -> Read<Option<RopeScalingConfig>> {
@@ -361,6 +363,9 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
             set("original_max_position_embeddings", json!(original));
         }
     }
+    if of.rotary_width != of.head_width {
+        set("partial_rotary_factor", json!(share_of(of.rotary_width, of.head_width)));
+    }
     if has_choice_of_biases(spec.kind) {
         set("attention_bias", json!(of.qkv_bias));
     }
@@ -399,6 +404,12 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
         experts::write(spec.kind, experts, set);
     }
     json
+}
+
+/// Returns the share of a width that leads back to the part, which readers round down.
+fn share_of(part: u32, width: u32) -> f64 {
+    let share = f64::from(part) / f64::from(width);
+    if (f64::from(width) * share) as u32 == part { share } else { share.next_up() }
 }
 
 /// Returns a number, as an integer if it is one: transformers 5 takes no other.

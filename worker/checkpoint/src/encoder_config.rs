@@ -1,21 +1,32 @@
 //! `config.json` of encoders, as transformers 4 and 5 write it.
 
-use longhaul_common::config::{EncoderActivation, EncoderConfig, ModelConfig, ModelKind};
-use longhaul_common::model::{Encoder, ModelSpec};
+use longhaul_common::config::{EncoderActivation, EncoderConfig, EncoderHead, ModelConfig, ModelKind};
+use longhaul_common::model::{Encoder, Head, ModelSpec};
 use serde_json::{Map, Value, json};
 
 use super::decoder_config::{Keys, Read};
 
-/// Families, by `model_type` and by the class that `architectures` names.
+/// Families, by `model_type` and by the start of the classes that `architectures` names.
 const FAMILIES: [(&str, &str, ModelKind); 4] = [
-    ("bert", "BertForMaskedLM", ModelKind::Bert),
-    ("roberta", "RobertaForMaskedLM", ModelKind::Roberta),
-    ("xlm-roberta", "XLMRobertaForMaskedLM", ModelKind::XlmRoberta),
-    ("electra", "ElectraForMaskedLM", ModelKind::Electra),
+    ("bert", "Bert", ModelKind::Bert),
+    ("roberta", "Roberta", ModelKind::Roberta),
+    ("xlm-roberta", "XLMRoberta", ModelKind::XlmRoberta),
+    ("electra", "Electra", ModelKind::Electra),
 ];
 
-/// Keys that change nothing in what is computed. Dropout is not applied.
-const WITHOUT_EFFECT: [&str; 31] = [
+/// Ends of the classes, by head.
+const CLASSES: [(&str, EncoderHead); 4] = [
+    ("ForMaskedLM", EncoderHead::Masked),
+    ("ForSequenceClassification", EncoderHead::Classes),
+    ("ForPreTraining", EncoderHead::Replaced),
+    ("Model", EncoderHead::None),
+];
+
+/// Most classes that `id2label` names.
+const LABELS_MAX: usize = 1 << 16;
+
+/// Keys without an effect on the computation. Rates of dropout are read by `model_config::dropout_of`.
+const WITHOUT_EFFECT: [&str; 33] = [
     "_name_or_path",
     "_attn_implementation",
     "attention_probs_dropout_prob",
@@ -32,12 +43,14 @@ const WITHOUT_EFFECT: [&str; 31] = [
     "initializer_range",
     "label2id",
     "model_type",
+    "num_labels",
     "output_past",
     "pooler_fc_size",
     "pooler_num_attention_heads",
     "pooler_num_fc_layers",
     "pooler_size_per_head",
     "pooler_type",
+    "problem_type",
     "summary_activation",
     "summary_last_dropout",
     "summary_type",
@@ -86,6 +99,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
         let reason = "positions begin behind the padding token, so there must be more";
         return Err(keys.refused("max_position_embeddings", &json!(positions), reason));
     };
+    let head = head_of(json, kind);
     let encoder = EncoderConfig {
         layer_norm_eps: Some(keys.number("layer_norm_eps")?.unwrap_or(1e-12)),
         hidden_act: Some(activation(&keys)?),
@@ -95,6 +109,8 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
             _ => None,
         },
         pad_token_id: padding,
+        head: Some(head).filter(|head| *head != EncoderHead::Masked),
+        classes: if head == EncoderHead::Classes { Some(classes(json, &keys)?) } else { None },
     };
     keys.finish(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
@@ -104,10 +120,45 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
         feed_forward_width: Some(inner),
         context,
         vocabulary: Some(vocabulary),
-        tied_embeddings: Some(true),
+        tied_embeddings: Some(head == EncoderHead::Masked),
         encoder: Some(encoder),
         ..ModelConfig::of(kind)
     })
+}
+
+/// Returns the head of the class that `architectures` names; that for masked tokens without one. BERT's pretraining has that, beside one for next sentences.
+fn head_of(json: &Map<String, Value>, kind: ModelKind) -> EncoderHead {
+    let class = json.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str);
+    let (Some(class), Some((_, start, _))) = (class, FAMILIES.iter().find(|(.., of)| *of == kind)) else {
+        return EncoderHead::Masked;
+    };
+    let end = class.strip_prefix(start).unwrap_or_default();
+    let head = CLASSES.iter().find(|(name, _)| *name == end).map_or(EncoderHead::Masked, |(_, head)| *head);
+    match head {
+        EncoderHead::Replaced if kind != ModelKind::Electra => EncoderHead::Masked,
+        head => head,
+    }
+}
+
+/// Returns the number of classes: transformers has two where nothing is said.
+fn classes(json: &Map<String, Value>, keys: &Keys<'_>) -> Read<u32> {
+    if let Some(problem) = json.get("problem_type").filter(|value| !value.is_null())
+        && *problem != json!("single_label_classification")
+    {
+        return Err(keys.refused(
+            "problem_type",
+            problem,
+            "one class for each sequence is supported: single_label_classification",
+        ));
+    }
+    let named = json.get("id2label").and_then(Value::as_object).map(Map::len);
+    match named {
+        Some(count) if count == 0 || count > LABELS_MAX => {
+            Err(keys.refused("id2label", &json!(count), "there must be a class at least, and at most 65536"))
+        }
+        Some(count) => Ok(count as u32),
+        None => Ok(keys.count("num_labels")?.unwrap_or(2)),
+    }
 }
 
 fn activation(keys: &Keys<'_>) -> Read<EncoderActivation> {
@@ -120,11 +171,18 @@ fn activation(keys: &Keys<'_>) -> Read<EncoderActivation> {
 
 /// Returns the description of an encoder, for transformers 4 and 5.
 pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
-    let Some((name, class, _)) = FAMILIES.iter().find(|(.., kind)| *kind == spec.kind) else {
+    let Some((name, start, _)) = FAMILIES.iter().find(|(.., kind)| *kind == spec.kind) else {
         return Value::Null;
     };
+    let head = match of.head {
+        Head::Masked => EncoderHead::Masked,
+        Head::Classes(_) => EncoderHead::Classes,
+        Head::Replaced => EncoderHead::Replaced,
+        Head::None => EncoderHead::None,
+    };
+    let end = CLASSES.iter().find(|(_, of)| *of == head).map_or("", |(end, _)| *end);
     let mut json = json!({
-        "architectures": [class],
+        "architectures": [format!("{start}{end}")],
         "model_type": name,
         "attention_probs_dropout_prob": 0.0,
         "hidden_act": match of.activation {
@@ -143,6 +201,14 @@ pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
         "type_vocab_size": of.types,
         "vocab_size": spec.vocabulary,
     });
+    if let Head::Classes(classes) = of.head {
+        let label = |class: u32| format!("LABEL_{class}");
+        let named = |class: u32| (class.to_string(), label(class).into());
+        let numbered = |class: u32| (label(class), class.into());
+        json["id2label"] = Value::Object((0..classes).map(named).collect());
+        json["label2id"] = Value::Object((0..classes).map(numbered).collect());
+        json["problem_type"] = json!("single_label_classification");
+    }
     if of.first_position > 0 {
         json["pad_token_id"] = json!(of.first_position - 1);
     }

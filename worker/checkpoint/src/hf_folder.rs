@@ -31,7 +31,7 @@ const INDEX_BYTES_MAX: u64 = 256 << 20;
 const FILES_MAX: usize = 10_000;
 /// Ends of the names of buffers that follow from the configuration.
 const BUFFERS: [&str; 4] =
-    [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".embeddings.position_ids"];
+    [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids"];
 /// Copies of a tied output projection, and of its bias.
 const TIED: [&str; 6] = [
     "lm_head.weight",
@@ -270,9 +270,16 @@ impl Weights<'_> {
     fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &TensorView<'_>)> {
         let name = parameter.name.as_str();
         // Models saved without their head have no prefix.
-        let bare = name.strip_prefix("model.").or_else(|| name.strip_prefix("transformer.")).unwrap_or(name);
-        let found = [name, bare].into_iter().find_map(|name| self.tensors.get_key_value(name));
-        let found = found.or_else(|| self.tensors.get_key_value(&old_name(name)?));
+        let base = self
+            .spec
+            .encoder
+            .as_ref()
+            .and_then(|encoder| name.strip_prefix(encoder.names.base)?.strip_prefix('.'));
+        let bare = name.strip_prefix("model.").or_else(|| name.strip_prefix("transformer.")).or(base);
+        let names = [name, bare.unwrap_or(name)];
+        let found = names.into_iter().find_map(|name| self.tensors.get_key_value(name));
+        let found =
+            found.or_else(|| names.into_iter().find_map(|name| self.tensors.get_key_value(&old_name(name)?)));
         let (name, tensor) = found.with_context(|| {
             format!(
                 "{} has no tensor {name}: its config.json is of another model, or a file of its weights is missing",
@@ -284,8 +291,9 @@ impl Weights<'_> {
 
     /// Whether a tensor belongs to a part of an encoder that masked language modelling does not use.
     fn is_left_out(&self, name: &str) -> bool {
-        let parts = [".pooler.", "cls.seq_relationship."];
-        self.spec.encoder.is_some() && parts.iter().any(|part| name.contains(part))
+        let parts = ["pooler.", "cls.seq_relationship."];
+        let has = |part: &str| name.starts_with(part) || name.contains(&format!(".{part}"));
+        self.spec.encoder.is_some() && parts.into_iter().any(has)
     }
 
     /// Refuses tensors that the model does not have.

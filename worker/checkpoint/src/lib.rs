@@ -10,6 +10,7 @@ mod encoder_config;
 mod error;
 mod experts;
 mod export;
+mod fork;
 mod hf_folder;
 mod listing;
 mod merge;
@@ -29,6 +30,7 @@ pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};
 pub use export::{ExportType, Exported, WantedCheckpoint, WholeModel, export, open_whole, partial_of};
+pub use fork::{ForkPoint, fork};
 pub use hf_folder::StoredWeights;
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
 pub use opening::{InspectedModel, OpenedModel, Weights, inspect_model, open_model, open_weights};
@@ -90,6 +92,17 @@ use companions::TOKENIZER;
 const SHARED: &str = "shared.safetensors";
 /// Name of the moving average of the weights among the vectors shared by all workers.
 pub const AVERAGE: &str = "ema";
+
+/// Names in a private state: the worker's own parameters,
+pub const PARAMETERS: &str = "parameters";
+/// the optimiser's first moments,
+pub const FIRST_MOMENTS: &str = "first_moments";
+/// its second moments,
+pub const SECOND_MOMENTS: &str = "second_moments";
+/// the number of its steps,
+pub const UPDATES: &str = "updates";
+/// and the number of steps trained on since the last round.
+pub const STEPS: &str = "steps";
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! `config.json`: for language models in the format of the `transformers` library, for classifiers for people and scripts.
 
+use longhaul_common::checks::NamedDropout;
 use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
@@ -101,23 +102,29 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
     Ok(config)
 }
 
-/// Refuses dropout, which training does not apply.
+/// Returns the rates of dropout above zero, with the defaults of transformers.
 ///
 /// # Errors
-/// Names the key.
-pub(super) fn check_dropout(json: &Value) -> Result<(), UnsupportedKey> {
-    let usual: &[(&str, f64)] = match json.get("model_type").and_then(Value::as_str) {
-        Some("gpt2") => &[("attn_pdrop", 0.1), ("embd_pdrop", 0.1), ("resid_pdrop", 0.1)],
-        _ => &[("attention_dropout", 0.0), ("resid_pdrop", 0.0), ("embd_pdrop", 0.0)],
-    };
-    for (key, usual) in usual {
-        let usual = json!(usual);
-        let value = json.get(key).unwrap_or(&usual);
-        if value.as_f64() != Some(0.0) {
-            return Err(UnsupportedKey::new(key, value, "dropout is not applied in training: set it to 0.0"));
+/// Names a key that is no probability.
+pub(super) fn dropout_of(json: &Value) -> Result<Vec<NamedDropout>, UnsupportedKey> {
+    // Key, default, and whether it is that of attention weights.
+    let keys: &[(&'static str, f64, bool)] = match json.get("model_type").and_then(Value::as_str) {
+        Some("gpt2") => &[("attn_pdrop", 0.1, true), ("embd_pdrop", 0.1, false), ("resid_pdrop", 0.1, false)],
+        Some(name) if encoder_config::family(name).is_some() => {
+            &[("attention_probs_dropout_prob", 0.1, true), ("hidden_dropout_prob", 0.1, false)]
         }
+        _ => &[("attention_dropout", 0.0, true), ("resid_pdrop", 0.0, false), ("embd_pdrop", 0.0, false)],
+    };
+    let mut found = Vec::new();
+    for &(key, usual, is_of_attention) in keys {
+        let value = json.get(key).unwrap_or(&Value::Null);
+        let rate = if value.is_null() { Some(usual) } else { value.as_f64() };
+        let Some(rate) = rate.filter(|rate| (0.0..1.0).contains(rate)) else {
+            return Err(UnsupportedKey::new(key, value, "it must be a probability below 1"));
+        };
+        found.extend((rate > 0.0).then_some(NamedDropout { key, rate, is_of_attention }));
     }
-    Ok(())
+    Ok(found)
 }
 
 fn gpt2(json: &Value) -> Result<ModelConfig, UnsupportedKey> {

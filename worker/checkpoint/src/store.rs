@@ -381,7 +381,7 @@ fn rename(from: &Path, to: &Path, name: &str) -> Result<(), CheckpointError> {
     std::fs::rename(from.join(name), &to).map_err(CheckpointError::io("rename to", &to))
 }
 
-fn write_sealed<T: Serialize>(path: &Path, content: &T) -> Result<(), CheckpointError> {
+pub(super) fn write_sealed<T: Serialize>(path: &Path, content: &T) -> Result<(), CheckpointError> {
     let text = to_text(content).map_err(|error| CheckpointError::io("write", path)(error.into()))?;
     write(path, text.as_bytes())
 }
@@ -390,7 +390,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     std::fs::write(path, bytes).map_err(CheckpointError::io("write", path))
 }
 
-fn records(folder: &Path, names: &[String]) -> Result<BTreeMap<String, FileRecord>, CheckpointError> {
+pub(super) fn records(
+    folder: &Path,
+    names: &[String],
+) -> Result<BTreeMap<String, FileRecord>, CheckpointError> {
     names.iter().map(|name| Ok((name.clone(), listing::record_of(&folder.join(name))?))).collect()
 }
 

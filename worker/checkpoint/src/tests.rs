@@ -374,3 +374,42 @@ fn another_models_checkpoint_is_refused() {
     let message = store.load_model(Round(20), &tiny_llama()).unwrap_err().to_string();
     assert!(message.contains("holds another model: model.embed_tokens.weight is missing"), "{message}");
 }
+
+#[test]
+fn a_fork_has_the_model_its_average_and_moments_under_another_run() {
+    use longhaul_proto::checkpoint::folder;
+    let dir = tempfile::tempdir().unwrap();
+    let mut written = data(40, 1);
+    let vector = |value: f32| -> Arc<[f32]> { vec![value; 3].into() };
+    for (name, value) in [(PARAMETERS, 1.0), (FIRST_MOMENTS, 2.0), (SECOND_MOMENTS, 3.0), ("residual.0", 4.0)]
+    {
+        written.private.vectors.insert(name.to_owned(), vector(value));
+    }
+    let shared = [(AVERAGE.to_owned(), vector(5.0)), ("outer_momentum".to_owned(), vector(6.0))];
+    written.model.as_mut().unwrap().shared = shared.into();
+    store(dir.path(), 3).write(&written).unwrap();
+
+    let point = ForkPoint { run: RunId([8; 16]), next_round: Round(2), next_step: 10 };
+    let found = folder::find(dir.path()).unwrap();
+    assert!(fork(&found, dir.path(), point).unwrap());
+    let forked = CheckpointStore::new(dir.path(), point.run, WorkerId(3), 2);
+    let listed = forked.list().unwrap();
+    assert_eq!(
+        (listed[0].next_round, listed[0].next_step, listed[0].generation),
+        (Round(2), 10, Generation(0))
+    );
+    assert!(listed[0].model && !listed[0].private, "no worker takes the moments for its own");
+    let model = forked.load_model(Round(2), &tiny_gpt2()).unwrap();
+    assert_eq!(model.parameters, written.model.unwrap().parameters.to_vec());
+    assert_eq!(model.shared, [(AVERAGE.to_owned(), vector(5.0))].into());
+    let moments = forked.load_anothers(Round(2)).unwrap().unwrap().state;
+    assert_eq!(moments.vectors.keys().collect::<Vec<_>>(), [FIRST_MOMENTS, PARAMETERS, SECOND_MOMENTS]);
+    assert_eq!(moments.counters, [(UPDATES.to_owned(), 200), (STEPS.to_owned(), 0)].into());
+
+    let path = found[0].path.join(folder::MODEL);
+    fs::write(&path, "damage").unwrap();
+    let other = ForkPoint { run: RunId([9; 16]), ..point };
+    let error = fork(&found, dir.path(), other).unwrap_err().to_string();
+    assert!(error.contains("is damaged: model.safetensors"), "{error}");
+    assert!(!dir.path().join(other.run.to_string()).exists());
+}

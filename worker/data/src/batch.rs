@@ -1,15 +1,20 @@
 //! Samples for one step, in the host's memory.
 
 use super::chat::{START, TRAINED};
+use super::masking::Masked;
 
 /// Bytes of an image's class after its pixels, little-endian.
 pub const CLASS_BYTES: usize = 2;
+/// Bits of a token in a masked sequence.
+pub const LABEL_BIT: u32 = 32;
 
 /// Samples of equal size.
 ///
 /// - Token sequences, `[B, T + 1]`: inputs are all but the last token of each, targets all but the first.
 /// - Rows of conversations, `[B, T + 1]`: each value is a token and three flags: bit 31, it is a target of the loss; bit 30, it is the first of a
 ///   conversation; bit 29, it is padding.
+/// - Masked sequences, `[B, T]`: each value is the token that the model sees and, from [`LABEL_BIT`] on, one more than the token that it predicts there,
+///   or zero.
 /// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes,
 ///   little-endian.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,12 +23,15 @@ pub struct HostBatch {
     width: usize,
     /// Weight of each sample's loss in the mean; `None`: equal weights, and individual losses are not needed.
     weights: Option<Vec<f32>>,
+    /// Seed of each sample's random choices; empty: there are none.
+    seeds: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owned {
     Tokens(Vec<i64>),
     Rows(Vec<i64>),
+    Masked(Vec<i64>),
     Images(Vec<u8>),
 }
 
@@ -44,6 +52,12 @@ impl HostBatch {
     #[must_use]
     pub fn of_rows(length: usize) -> Self {
         Self { values: Owned::Rows(Vec::new()), width: length + 1, ..Self::default() }
+    }
+
+    /// Returns an empty batch for masked sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_masked(length: usize) -> Self {
+        Self { values: Owned::Masked(Vec::new()), width: length, ..Self::default() }
     }
 
     /// Returns an empty batch for images of C·H·W values.
@@ -74,6 +88,28 @@ impl HostBatch {
         assert_eq!(words.len() - before, self.width, "rows of a batch are equally long");
     }
 
+    /// Adds T masked tokens.
+    ///
+    /// # Panics
+    /// There are more or fewer, or this is a batch of another kind.
+    pub(super) fn push_masked(&mut self, sequence: impl IntoIterator<Item = Masked>) {
+        let word = |Masked { input, label }| {
+            i64::from(input) | label.map_or(0, |label| i64::from(label) + 1) << LABEL_BIT
+        };
+        self.push_masked_words(sequence.into_iter().map(word));
+    }
+
+    /// Adds T words of masked tokens: see [`Self`].
+    ///
+    /// # Panics
+    /// There are more or fewer, or this is a batch of another kind.
+    pub fn push_masked_words(&mut self, sequence: impl IntoIterator<Item = i64>) {
+        let Owned::Masked(words) = &mut self.values else { panic!("a batch of another kind") };
+        let before = words.len();
+        words.extend(sequence);
+        assert_eq!(words.len() - before, self.width, "sequences of a batch are equally long");
+    }
+
     /// Adds an image and its class, `[C·H·W + 2]`.
     ///
     /// # Panics
@@ -84,6 +120,16 @@ impl HostBatch {
         bytes.extend_from_slice(sample);
     }
 
+    /// Gives each sample the seed of its random choices in training, such as dropout.
+    ///
+    /// # Panics
+    /// Their number is not that of the samples.
+    #[must_use]
+    pub fn seeded(self, seeds: Vec<u64>) -> Self {
+        assert_eq!(seeds.len(), self.sequences(), "one seed for each sample");
+        Self { seeds, ..self }
+    }
+
     /// Returns the samples with `weights` above zero, one weight per sample: it scales the sample's loss in the
     /// mean, and the engine reports the losses of all.
     #[must_use]
@@ -91,27 +137,30 @@ impl HostBatch {
         let values = match &self.values {
             Owned::Tokens(tokens) => Owned::Tokens(chosen(tokens, self.width, weights)),
             Owned::Rows(words) => Owned::Rows(chosen(words, self.width, weights)),
+            Owned::Masked(words) => Owned::Masked(chosen(words, self.width, weights)),
             Owned::Images(bytes) => Owned::Images(chosen(bytes, self.width, weights)),
         };
+        let seeds = chosen(&self.seeds, 1, weights);
         let weights = weights.iter().copied().filter(|weight| *weight > 0.0).collect();
-        Self { values, width: self.width, weights: Some(weights) }
+        Self { values, width: self.width, weights: Some(weights), seeds }
     }
 
     /// Returns the number of samples, B.
     #[must_use]
     pub fn sequences(&self) -> usize {
         let values = match &self.values {
-            Owned::Tokens(values) | Owned::Rows(values) => values.len(),
+            Owned::Tokens(values) | Owned::Rows(values) | Owned::Masked(values) => values.len(),
             Owned::Images(bytes) => bytes.len(),
         };
         values / self.width.max(1)
     }
 
-    /// Returns the number of equally weighted losses in the mean: samples, or targets in rows of conversations.
+    /// Returns the number of equally weighted losses in the mean: samples, or targets in rows of conversations and masked sequences.
     #[must_use]
     pub fn losses(&self) -> usize {
         match &self.values {
             Owned::Rows(words) => trained_in(words),
+            Owned::Masked(words) => labelled_in(words),
             Owned::Tokens(_) | Owned::Images(_) => self.sequences(),
         }
     }
@@ -121,6 +170,7 @@ impl HostBatch {
     pub fn tokens(&self) -> u64 {
         match &self.values {
             Owned::Tokens(values) | Owned::Rows(values) => (values.len() - self.sequences()) as u64,
+            Owned::Masked(values) => values.len() as u64,
             Owned::Images(_) => self.sequences() as u64,
         }
     }
@@ -134,9 +184,11 @@ impl HostBatch {
             let values = match &self.values {
                 Owned::Tokens(tokens) => Values::Tokens(&tokens[values]),
                 Owned::Rows(words) => Values::Rows(&words[values]),
+                Owned::Masked(words) => Values::Masked(&words[values]),
                 Owned::Images(bytes) => Values::Images(&bytes[values]),
             };
-            HostMicroBatch { values, width, weights: self.weights.as_ref().map(|weights| &weights[samples]) }
+            let weights = self.weights.as_ref().map(|weights| &weights[samples.clone()]);
+            HostMicroBatch { values, width, weights, seeds: self.seeds.get(samples).unwrap_or_default() }
         })
     }
 }
@@ -144,6 +196,10 @@ impl HostBatch {
 /// Returns the number of targets of the loss.
 fn trained_in(words: &[i64]) -> usize {
     words.iter().filter(|word| **word & i64::from(TRAINED) != 0).count()
+}
+
+fn labelled_in(words: &[i64]) -> usize {
+    words.iter().filter(|word| **word >> LABEL_BIT > 0).count()
 }
 
 /// Returns the samples, of `width` values each, with a weight above zero.
@@ -161,6 +217,7 @@ pub struct HostMicroBatch<'a> {
     values: Values<'a>,
     width: usize,
     weights: Option<&'a [f32]>,
+    seeds: &'a [u64],
 }
 
 /// Consecutive samples.
@@ -170,6 +227,8 @@ pub enum Values<'a> {
     Tokens(&'a [i64]),
     /// Rows of T + 1 words.
     Rows(&'a [i64]),
+    /// Masked sequences of T words.
+    Masked(&'a [i64]),
     /// Images of C·H·W + 2 bytes.
     Images(&'a [u8]),
 }
@@ -181,7 +240,7 @@ impl<'a> HostMicroBatch<'a> {
         self.values
     }
 
-    /// Returns the values of a sample: T + 1, or C·H·W + 2.
+    /// Returns the values of a sample: T + 1, T if it is masked, or C·H·W + 2.
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
@@ -193,11 +252,19 @@ impl<'a> HostMicroBatch<'a> {
         self.weights
     }
 
+    /// Returns the seed of each sample's random choices, `[B]`; empty: there are none.
+    #[must_use]
+    pub fn seeds(&self) -> &'a [u64] {
+        self.seeds
+    }
+
     /// Returns the number of samples, B.
     #[must_use]
     pub fn sequences(&self) -> usize {
         match self.values {
-            Values::Tokens(values) | Values::Rows(values) => values.len() / self.width,
+            Values::Tokens(values) | Values::Rows(values) | Values::Masked(values) => {
+                values.len() / self.width
+            }
             Values::Images(bytes) => bytes.len() / self.width,
         }
     }
@@ -207,6 +274,7 @@ impl<'a> HostMicroBatch<'a> {
     pub fn losses(&self) -> usize {
         match self.values {
             Values::Rows(words) => trained_in(words),
+            Values::Masked(words) => labelled_in(words),
             Values::Tokens(_) | Values::Images(_) => self.sequences(),
         }
     }
@@ -224,6 +292,7 @@ impl<'a> HostMicroBatch<'a> {
     pub fn length(&self) -> usize {
         match self.values {
             Values::Tokens(_) | Values::Rows(_) => self.width - 1,
+            Values::Masked(_) => self.width,
             Values::Images(_) => self.width - CLASS_BYTES,
         }
     }
@@ -232,7 +301,7 @@ impl<'a> HostMicroBatch<'a> {
     #[must_use]
     pub fn names(&self) -> Vec<u64> {
         match self.values {
-            Values::Tokens(tokens) | Values::Rows(tokens) => {
+            Values::Tokens(tokens) | Values::Rows(tokens) | Values::Masked(tokens) => {
                 let bytes = |sequence: &[i64]| {
                     sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()
                 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use longhaul_common::config::{DataConfig, DataSource};
 use longhaul_common::mixture::Mixture;
-use longhaul_common::sampler::{sample_at, source_seed};
+use longhaul_common::sampler::{sample_at, seed_at, source_seed};
 use longhaul_proto::little_endian::tokens;
 
 use super::cache::Cache;
@@ -13,6 +13,7 @@ use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{BlockStore, Catalogue, LentBlock, Supply};
+use super::masking::MaskVisit;
 use super::part::{SourcePart, bring, gaps};
 use super::piece::BadRecords;
 use super::prepared::Maker;
@@ -107,6 +108,7 @@ impl Dataset {
     pub(super) fn opened_by(config: &DataConfig, maker: Maker<'_>, when: When) -> Result<Self, DataError> {
         built::check(config)?;
         check_separator(config, maker.tokenizer)?;
+        let shape = SampleShape::of(config, maker.tokenizer)?;
         let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
@@ -116,7 +118,7 @@ impl Dataset {
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
         tell_held_out(&training, &validation);
-        Self::of(config, &sources, training, validation)
+        Self::of(shape, config, &sources, training, validation)
     }
 
     /// Opens the data of a run without local files: blocks are fetched from other workers on demand.
@@ -125,6 +127,7 @@ impl Dataset {
     /// The catalogue does not match the configuration, or has too few items.
     pub fn elsewhere(
         config: &DataConfig,
+        tokenizer: &Tokenizer,
         catalogue: &Catalogue,
         stock: &Arc<BlockStore>,
         supply: &Arc<dyn Supply>,
@@ -142,7 +145,7 @@ impl Dataset {
         });
         let mut training: Vec<Arc<Source>> = opened.collect::<Result<_, _>>()?;
         let validation = training.split_off(sources.len());
-        Self::of(config, &sources, training, validation)
+        Self::of(SampleShape::of(config, tokenizer)?, config, &sources, training, validation)
     }
 
     /// Returns the parts that are prepared while they are in use.
@@ -168,12 +171,12 @@ impl Dataset {
     }
 
     fn of(
+        shape: SampleShape,
         config: &DataConfig,
         sources: &[DataSource],
         training: Vec<Arc<Source>>,
         validation: Vec<Arc<Source>>,
     ) -> Result<Self, DataError> {
-        let shape = SampleShape::of(config);
         let share = config.held_out_share();
         let divided = training.iter().zip(sources);
         let divided = divided.map(|(source, of)| SourcePart::divided(source, of.format(), share, &shape));
@@ -228,11 +231,13 @@ impl Dataset {
         let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
         let positions: Vec<u64> = positions.into_iter().collect();
         bring(positions.iter().map(|position| self.find(*position, seed)))?;
+        let seeds = positions.iter().map(|position| seed_at(seed, *position)).collect();
         for position in positions {
             let part = self.read(position, seed, &mut sample)?.0;
-            self.shape.push(&sample, part.source.item_bytes(), &mut batch);
+            let visit = self.mask_visit(position, seed);
+            self.shape.push(&sample, part.source.item_bytes(), visit, &mut batch);
         }
-        Ok(batch)
+        Ok(batch.seeded(seeds))
     }
 
     /// Returns up to `batches` batches of `sequences` held-out samples, spread evenly: equal at each call, without augmentation. Empty if less
@@ -261,7 +266,8 @@ impl Dataset {
             for at in batch_from(first) {
                 if let Some((part, index)) = held_out(at) {
                     part.read(index, &mut sample)?;
-                    self.shape.push(&sample, part.source.item_bytes(), &mut batch);
+                    let visit = MaskVisit::HeldOut { sample: at * there / wanted };
+                    self.shape.push(&sample, part.source.item_bytes(), visit, &mut batch);
                 }
             }
             Ok(batch)
@@ -284,7 +290,8 @@ impl Dataset {
     pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
         let mut sample = Vec::new();
         let (part, index) = self.read(position, seed, &mut sample)?;
-        let content = self.shape.content(sample, part.source.item_bytes());
+        let visit = self.mask_visit(position, seed);
+        let content = self.shape.content(sample, part.source.item_bytes(), visit);
         Ok(Sample { source: part.source.name.clone(), index, content })
     }
 
@@ -308,6 +315,11 @@ impl Dataset {
         Visit { sample: before + index, epoch: place.index / samples }
     }
 
+    fn mask_visit(&self, position: u64, seed: u64) -> MaskVisit {
+        let Visit { sample, epoch } = self.visit(position, seed);
+        MaskVisit::Trained { seed, sample, epoch }
+    }
+
     /// Returns the part of a position's sample, and the index in it.
     fn find(&self, position: u64, seed: u64) -> (&SourcePart, u64) {
         let place = self.mixture.place(position);
@@ -321,7 +333,7 @@ impl Dataset {
     /// Prepared data is damaged and cannot be rebuilt.
     pub fn peek(&self, source: usize, count: u64) -> Result<Vec<u32>, DataError> {
         match (self.training.get(source), &self.shape) {
-            (Some(part), SampleShape::Tokens(_)) => {
+            (Some(part), SampleShape::Tokens(_) | SampleShape::Masked(..)) => {
                 let mut bytes = Vec::new();
                 part.source.read(0..part.items().min(count), &mut bytes)?;
                 Ok(tokens(&bytes, part.source.item_bytes()))
@@ -392,13 +404,12 @@ impl Dataset {
 /// Checks that a separator in use that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     // Conversations end as their template says.
-    let is_default = config.separator == DataConfig::SEPARATOR;
-    if config.conversations.is_some() && is_default {
+    if config.conversations.is_some() && config.separator.is_none() {
         return Ok(());
     }
     let sources = config.training();
     let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
-    if is_used { tokenizer.check_separator(&config.separator) } else { Ok(()) }
+    if is_used { tokenizer.check_separator(config.separator()) } else { Ok(()) }
 }
 
 /// Returns the mixture of the sources. With weights, each source needs a sample; without, at least one does.
@@ -414,6 +425,9 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
         match parts.first().map(|part| &part.shape) {
             Some(SampleShape::Tokens(length)) => {
                 DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
+            }
+            Some(SampleShape::Masked(length, _)) => {
+                DataError::TooShort { source_name, tokens: there, training, needed: *length }
             }
             Some(SampleShape::Rows(_)) => {
                 DataError::TooFewConversations { source_name, sequences: there, training }

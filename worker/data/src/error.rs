@@ -158,6 +158,14 @@ pub enum DataError {
         /// The cause.
         reason: String,
     },
+    /// No mask token, for masked language modelling.
+    #[error("{token}: {reason}")]
+    MaskToken {
+        /// The key.
+        token: String,
+        /// The cause, and the remedy.
+        reason: String,
+    },
     /// A feature missing from this build.
     #[error(
         "this worker was built without {what}: build it with `--features {feature}` (`cargo build --release` has all)"
@@ -302,6 +310,7 @@ impl DataError {
             self,
             Self::Catalogue { .. }
                 | Self::Tokenizer { .. }
+                | Self::MaskToken { .. }
                 | Self::TooShort { .. }
                 | Self::TooFewImages { .. }
                 | Self::TooFewConversations { .. }

@@ -30,6 +30,7 @@ mod lease;
 mod leftover;
 mod lent;
 mod looked;
+mod masking;
 mod named;
 mod names;
 mod notes;
@@ -64,6 +65,7 @@ mod source_size;
 mod splits;
 mod stamp;
 mod table_logs;
+pub mod tasks;
 #[cfg(test)]
 mod tests;
 mod text_counts;
@@ -73,9 +75,11 @@ mod tokenizer;
 mod unwound;
 mod work;
 
-pub use batch::{CLASS_BYTES, HostBatch, HostMicroBatch, Values};
+pub use batch::{CLASS_BYTES, HostBatch, HostMicroBatch, LABEL_BIT, Values};
 pub use block_provider::BlockProvider;
-pub use chat::{ConversationCounts, Dialogue, START, TOKEN_MASK, TRAINED};
+pub use chat::{
+    ConversationCounts, Dialogue, HeldOutChat, HeldOutConversation, START, TOKEN_MASK, TRAINED, TextEnds,
+};
 pub use class_gaps::ClassGaps;
 pub use dataset::{Dataset, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;

@@ -90,7 +90,7 @@ impl Recipe {
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
             // An invalid dialect was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
-            separator: if source.has_separators() { config.separator.clone() } else { String::new() },
+            separator: if source.has_separators() { config.separator().to_owned() } else { String::new() },
             image: config.image.clone(),
             chat: chat.map(Arc::new),
             vocabulary: tokenizer.vocabulary(),

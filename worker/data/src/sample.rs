@@ -1,6 +1,7 @@
 //! Samples of a run.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use longhaul_common::config::{DataConfig, ImageConfig};
 use longhaul_proto::little_endian::tokens;
@@ -8,6 +9,8 @@ use longhaul_proto::little_endian::tokens;
 use super::HostBatch;
 use super::chat::{PAD, START, TOKEN_MASK, TRAINED};
 use super::image::class_of;
+use super::masking::{MaskVisit, Masked, Masker};
+use super::{DataError, Tokenizer};
 
 /// A sample as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,13 @@ pub struct Sample {
 pub enum Content {
     /// T + 1 tokens.
     Tokens(Vec<u32>),
+    /// T tokens of a masked sequence.
+    Masked {
+        /// The tokens that the model sees.
+        inputs: Vec<u32>,
+        /// How many it predicts.
+        predicted: usize,
+    },
     /// T + 1 tokens of conversations.
     Row(Vec<RowToken>),
     /// An image.
@@ -64,23 +74,32 @@ pub(super) enum SampleShape {
     Tokens(u64),
     /// T + 1 tokens of whole conversations, with this T.
     Rows(u32),
+    /// T tokens, masked, with this T.
+    Masked(u64, Arc<Masker>),
     /// An image and its class.
     Image(ImageConfig),
 }
 
 impl SampleShape {
-    pub(super) fn of(config: &DataConfig) -> Self {
-        match (&config.image, &config.conversations) {
-            (Some(image), _) => Self::Image(image.clone()),
-            (None, Some(_)) => Self::Rows(config.sequence_length),
-            (None, None) => Self::Tokens(config.sequence_length.into()),
-        }
+    /// Returns the form of the samples that the configuration describes.
+    ///
+    /// # Errors
+    /// Tokens are to be masked, and the tokenizer has no mask.
+    pub(super) fn of(config: &DataConfig, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let masker = Masker::of(config, tokenizer)?;
+        Ok(match (&config.image, &config.conversations, masker) {
+            (Some(image), ..) => Self::Image(image.clone()),
+            (None, Some(_), _) => Self::Rows(config.sequence_length),
+            (None, None, Some(masker)) => Self::Masked(config.sequence_length.into(), Arc::new(masker)),
+            (None, None, None) => Self::Tokens(config.sequence_length.into()),
+        })
     }
 
     /// Returns the number of whole samples in `items` items of a source.
     pub(super) fn samples(&self, items: u64) -> u64 {
         match self {
             Self::Tokens(length) => items.saturating_sub(1) / length,
+            Self::Masked(length, _) => items / length,
             Self::Rows(_) | Self::Image(_) => items,
         }
     }
@@ -89,6 +108,7 @@ impl SampleShape {
     pub(super) fn items(&self, sample: u64) -> Range<u64> {
         match self {
             Self::Tokens(length) => sample * length..(sample + 1) * length + 1,
+            Self::Masked(length, _) => sample * length..(sample + 1) * length,
             Self::Rows(_) | Self::Image(_) => sample..sample + 1,
         }
     }
@@ -98,13 +118,15 @@ impl SampleShape {
         match self {
             Self::Tokens(length) => HostBatch::new(*length as usize),
             Self::Rows(length) => HostBatch::of_rows(*length as usize),
+            Self::Masked(length, _) => HostBatch::of_masked(*length as usize),
             Self::Image(shape) => HostBatch::of_images(shape.values() as usize),
         }
     }
 
     /// Adds a sample in the form of a shard to a batch.
-    pub(super) fn push(&self, sample: &[u8], item_bytes: usize, batch: &mut HostBatch) {
+    pub(super) fn push(&self, sample: &[u8], item_bytes: usize, visit: MaskVisit, batch: &mut HostBatch) {
         match self {
+            Self::Masked(_, masker) => batch.push_masked(masker.draw(&tokens(sample, item_bytes), visit)),
             Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
             Self::Rows(_) => {
                 batch.push_row(sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
@@ -114,9 +136,15 @@ impl SampleShape {
     }
 
     /// Converts a sample in the form of a shard for display.
-    pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize) -> Content {
+    pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize, visit: MaskVisit) -> Content {
         match self {
             Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes)),
+            Self::Masked(_, masker) => {
+                let stored = tokens(&sample, item_bytes);
+                let masked: Vec<Masked> = masker.draw(&stored, visit).collect();
+                let predicted = masked.iter().filter(|token| token.label.is_some()).count();
+                Content::Masked { inputs: masked.iter().map(|token| token.input).collect(), predicted }
+            }
             Self::Rows(_) => {
                 let words = sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
                 Content::Row(words.map(RowToken::from).collect())
@@ -137,6 +165,11 @@ impl SampleShape {
             Self::Rows(length) => {
                 hasher.update(b"rows");
                 hasher.update(&length.to_le_bytes());
+            }
+            Self::Masked(length, masker) => {
+                hasher.update(b"masked");
+                hasher.update(&length.to_le_bytes());
+                masker.hash_into(hasher);
             }
             Self::Image(ImageConfig { channels, height, width, classes, shift, flip }) => {
                 for number in [*channels, *height, *width, *classes, *shift, u32::from(*flip)] {

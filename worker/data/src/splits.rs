@@ -77,9 +77,10 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 pub(super) fn several(files: &[PathBuf], are_texts: bool) -> Option<String> {
     if !are_texts {
         let is_evaluated = |path: &&PathBuf| {
-            // The file's name, and that of its folder.
+            // The file's name, or else that of its folder.
             let mut names = path.components().rev().take(2).filter_map(|part| part.as_os_str().to_str());
-            names.any(|name| words(name).any(is_other))
+            let named = names.find(|name| words(name).any(is_split));
+            named.is_some_and(|name| words(name).any(is_other))
         };
         let (other, train) =
             (files.iter().find(is_evaluated)?, files.iter().find(|path| !is_evaluated(path))?);
@@ -217,6 +218,8 @@ mod tests {
             &["c/train.clean.100/0000.parquet", "c/test.clean/0000.parquet"],
             &["en-train/0.parquet", "en-dev/0.parquet"],
             &["news.devtest.tsv", "news.train.tsv"],
+            &["test/train.jsonl", "test/test.jsonl"],
+            &["/d/my-test/a_train-0.parquet", "/d/my-test/a_test-0.parquet"],
         ] {
             assert!(several_as(names, false).is_some(), "{names:?}");
         }
@@ -224,6 +227,7 @@ mod tests {
             &["test-0.jsonl", "test-1.jsonl"][..],
             &["/d/test/a.jsonl", "/d/test/b.jsonl"],
             &["contest.jsonl", "latest.jsonl"],
+            &["test/train-0.jsonl", "test/train-1.jsonl"],
             &["a.parquet", "b.parquet"],
         ] {
             assert_eq!(several_as(names, false), None, "{names:?}");

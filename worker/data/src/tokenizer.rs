@@ -21,6 +21,7 @@ mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
 mod described;
+mod mask;
 #[cfg(feature = "tokenizers")]
 mod other_files;
 mod reach;
@@ -128,6 +129,15 @@ impl Tokenizer {
         match self {
             Self::Bytes => 0,
             Self::Json { tokenizer, .. } => tokenizer.around(),
+        }
+    }
+
+    /// Returns the special tokens that its file puts before each text.
+    #[must_use]
+    pub fn beginning(&self) -> Vec<u32> {
+        match self {
+            Self::Bytes => Vec::new(),
+            Self::Json { tokenizer, .. } => tokenizer.beginning(),
         }
     }
 

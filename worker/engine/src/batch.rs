@@ -4,7 +4,9 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use longhaul_data::{Dataset, HostBatch, HostMicroBatch, ReadAhead, START, TOKEN_MASK, TRAINED, Values};
+use longhaul_data::{
+    Dataset, HostBatch, HostMicroBatch, LABEL_BIT, ReadAhead, START, TOKEN_MASK, TRAINED, Values,
+};
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::host_tensor::host_tensor;
@@ -23,7 +25,7 @@ pub struct Batch {
 struct Staged {
     /// Samples in each but the last.
     size: usize,
-    /// As in [`HostBatch`]: int64 with the flags of rows, or uint8.
+    /// As in [`HostBatch`]: int64 with the flags of rows or the labels of masked sequences, or uint8.
     tensors: Vec<Tensor>,
 }
 
@@ -52,6 +54,12 @@ impl Batch {
     #[must_use]
     pub fn of_rows(length: usize) -> Self {
         HostBatch::of_rows(length).into()
+    }
+
+    /// Creates an empty batch for masked sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_masked(length: usize) -> Self {
+        HostBatch::of_masked(length).into()
     }
 
     /// Makes the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, for asynchronous copies. Without memory, they are made on
@@ -137,21 +145,32 @@ impl MicroBatch<'_> {
         weights.map(|weights| Tensor::f_from_slice(weights)?.f_to_device(device)).transpose()
     }
 
-    /// `[B, T + 1]`, int64; or `[B, C·H·W + 2]`, uint8.
+    /// `[B, T + 1]`, or `[B, T]` if masked, int64; or `[B, C·H·W + 2]`, uint8.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
         let values = self.on_device(device)?;
         match self.samples.values() {
             Values::Rows(_) => token_of(&values),
+            Values::Masked(_) => values.f_bitwise_and(INPUT_MASK),
             Values::Tokens(_) | Values::Images(_) => Ok(values),
         }
     }
 
-    /// Returns the targets of rows `[B, T]`, int64, [`IGNORED`] where a token is none; `None`: all tokens are targets.
+    /// Returns the targets of rows and masked sequences `[B, T]`, int64, [`IGNORED`] where a token is none; `None`: all tokens are targets.
     pub(crate) fn labels(self, device: Device) -> Result<Option<Tensor>, TchError> {
-        let Values::Rows(_) = self.samples.values() else { return Ok(None) };
-        let targets = self.on_device(device)?.f_narrow(1, 1, self.length() as i64)?;
-        let is_none = has(&targets, TRAINED)?.f_logical_not()?;
-        token_of(&targets)?.f_masked_fill(&is_none, IGNORED).map(Some)
+        match self.samples.values() {
+            Values::Rows(_) => {
+                let targets = self.on_device(device)?.f_narrow(1, 1, self.length() as i64)?;
+                let is_none = has(&targets, TRAINED)?.f_logical_not()?;
+                token_of(&targets)?.f_masked_fill(&is_none, IGNORED).map(Some)
+            }
+            Values::Masked(_) => {
+                let words = self.on_device(device)?;
+                let labels =
+                    words.f_bitwise_right_shift_tensor_scalar(i64::from(LABEL_BIT))?.f_sub_scalar(1)?;
+                labels.f_masked_fill(&labels.f_lt(0)?, IGNORED).map(Some)
+            }
+            Values::Tokens(_) | Values::Images(_) => Ok(None),
+        }
     }
 
     /// Returns the documents of rows; `None`: each sequence is one document.
@@ -172,6 +191,9 @@ impl MicroBatch<'_> {
     }
 }
 
+/// The inputs in words of masked sequences.
+const INPUT_MASK: i64 = (1 << LABEL_BIT) - 1;
+
 /// Returns the tokens of words.
 fn token_of(words: &Tensor) -> Result<Tensor, TchError> {
     words.f_bitwise_and(i64::from(TOKEN_MASK))
@@ -184,7 +206,7 @@ fn has(words: &Tensor, flag: u32) -> Result<Tensor, TchError> {
 
 fn on_host(micro: &HostMicroBatch<'_>) -> Result<Tensor, TchError> {
     let values = match micro.values() {
-        Values::Tokens(values) | Values::Rows(values) => host_tensor(values)?,
+        Values::Tokens(values) | Values::Rows(values) | Values::Masked(values) => host_tensor(values)?,
         Values::Images(bytes) => host_tensor(bytes)?,
     };
     values.f_view([-1, micro.width() as i64])

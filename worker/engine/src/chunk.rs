@@ -9,7 +9,7 @@ use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
 use crate::models::{
-    Columns, Deferred, Documents, Left, Model, Objective, Parameters, Pass, Products, TensorGroup,
+    Columns, Deferred, Documents, Dropout, Left, Model, Objective, Parameters, Pass, Products, TensorGroup,
 };
 
 /// Some blocks, and their tensors.
@@ -84,14 +84,14 @@ impl Targets {
     }
 
     /// Returns their part of the batch's loss, given the residual stream [B, T, D] behind the last layer.
-    pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
+    pub fn loss(&self, model: &Model, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         if let Some(labels) = &self.labels {
-            return model.objective_of_labels(self.objective, x, labels)?.f_mul_scalar(self.share);
+            return model.objective_of_labels(self.objective, x, labels, pass)?.f_mul_scalar(self.share);
         }
         let Some(weights) = &self.weights else {
-            return model.objective_behind(self.objective, x, &self.tokens)?.f_mul_scalar(self.share);
+            return model.objective_behind(self.objective, x, &self.tokens, pass)?.f_mul_scalar(self.share);
         };
-        let losses = model.objectives_behind(self.objective, x, &self.tokens)?; // [B]
+        let losses = model.objectives_behind(self.objective, x, &self.tokens, pass)?; // [B]
         // Samples are compared by their cross entropy.
         let compared = match self.objective.is_plain() {
             true => losses.f_detach()?,
@@ -111,10 +111,23 @@ impl Targets {
 #[derive(Debug)]
 pub(super) struct SavedActivations {
     targets: Option<Targets>,
-    documents: Option<Documents>,
-    /// Share of the micro-batch in the batch.
-    share: f64,
+    data: PassData,
     activations: Activations,
+}
+
+/// Data of a micro-batch's passes, beside its tokens.
+#[derive(Debug, Default)]
+pub(super) struct PassData {
+    pub documents: Option<Documents>,
+    pub dropout: Option<Dropout>,
+    /// Share of the micro-batch in the batch.
+    pub share: f64,
+}
+
+impl PassData {
+    pub fn pass(&self) -> Pass<'_> {
+        Pass { documents: self.documents.as_ref(), dropout: self.dropout.as_ref(), balance: self.share }
+    }
 }
 
 impl SavedActivations {
@@ -212,10 +225,9 @@ impl Chunk {
         &self,
         input: &Tensor,
         targets: Option<Targets>,
-        documents: Option<Documents>,
-        share: f64,
+        data: PassData,
     ) -> Result<(Tensor, SavedActivations), TchError> {
-        let pass = Pass { documents: documents.as_ref(), balance: share };
+        let pass = data.pass();
         let through = |part, x: &Tensor| self.through(part, x, targets.as_ref(), pass);
         if self.recompute {
             let mut inputs = Vec::with_capacity(self.blocks.len());
@@ -227,7 +239,7 @@ impl Chunk {
                 })
             })?;
             let activations = Activations::Inputs(inputs);
-            return Ok((output, SavedActivations { targets, documents, share, activations }));
+            return Ok((output, SavedActivations { targets, data, activations }));
         }
         let input = if self.takes_tokens() {
             input.shallow_clone()
@@ -239,12 +251,12 @@ impl Chunk {
         let handed_on = output.f_detach()?;
         let input = (!self.takes_tokens()).then_some(input);
         let activations = Activations::Graph { input, output };
-        Ok((handed_on, SavedActivations { targets, documents, share, activations }))
+        Ok((handed_on, SavedActivations { targets, data, activations }))
     }
 
     /// Returns the gradients, given that of the residual stream behind the blocks, or `None` if they end with the loss.
     pub fn backward(&self, kept: SavedActivations, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
-        let SavedActivations { targets, documents, share, activations } = kept;
+        let SavedActivations { targets, data, activations } = kept;
         match activations {
             Activations::Graph { input, output } => {
                 let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();
@@ -255,8 +267,7 @@ impl Chunk {
                 self.sort(gradients.into_iter().map(known).collect(), input)
             }
             Activations::Inputs(inputs) => {
-                let pass = Pass { documents: documents.as_ref(), balance: share };
-                self.backward_again(inputs, targets.as_ref(), pass, gradient)
+                self.backward_again(inputs, targets.as_ref(), data.pass(), gradient)
             }
         }
     }
@@ -325,9 +336,9 @@ impl Chunk {
         pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
         match (part, targets) {
-            (Part::Embedding, _) => self.model.embed(x, pass.documents),
+            (Part::Embedding, _) => self.model.embed(x, pass),
             (Part::Layer(at), _) => self.model.layer(at, x, pass),
-            (Part::Head, Some(targets)) => targets.loss(&self.model, x),
+            (Part::Head, Some(targets)) => targets.loss(&self.model, x, pass),
             (Part::Head, None) => Ok(x.shallow_clone()),
         }
     }

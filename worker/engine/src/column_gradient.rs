@@ -47,9 +47,9 @@ impl Engine {
         let (mut shares, mut samples) = (Vec::new(), Vec::new());
         for micro in batch.micro_batches(self.settings.micro_batch) {
             let targets = self.targets(batch.losses(), &micro)?;
-            let share = micro.share(batch.losses());
             let tokens = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-            let (loss, kept) = chunk.forward(&tokens, Some(targets), micro.documents(self.device)?, share)?;
+            let data = self.pass_data(batch.losses(), &micro)?;
+            let (loss, kept) = chunk.forward(&tokens, Some(targets), data)?;
             samples.extend(kept.losses());
             shares.push(loss);
             let gradients = chunk.backward(kept, None)?;

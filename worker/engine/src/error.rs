@@ -88,12 +88,28 @@ pub enum EngineError {
     /// Contact with the other workers of the pipeline is lost.
     #[error("the pipeline is interrupted: {0}")]
     Interrupted(String),
-    /// A classifier of images cannot continue text.
-    #[error("a classifier of images cannot continue text: give a checkpoint of a language model")]
+    /// Classifiers of images and encoders do not continue text.
+    #[error("this model does not continue text: give a checkpoint of a causal language model")]
     NoText,
+    /// The model's output has no most probable token.
+    #[error("the model's logits are not numbers: its weights are damaged, or too large for it")]
+    NotANumber,
     /// Text cannot be continued from nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// A sequence that cannot be scored.
+    #[error(
+        "{tokens} tokens cannot be scored from index {from} on by a model with a context of {context}: at most {} are, from index 1 on",
+        context + 1
+    )]
+    Unscorable {
+        /// Its tokens.
+        tokens: usize,
+        /// Index of the first scored one.
+        from: usize,
+        /// Tokens that the model sees at once.
+        context: usize,
+    },
     /// A token outside the vocabulary: on a GPU, libtorch would end the process.
     #[error(
         "the prompt has token {token}, outside the model's vocabulary of {vocabulary}: use the model's tokenizer"

@@ -7,14 +7,15 @@ use tch::{TchError, Tensor};
 
 use super::{Engine, EngineError};
 use crate::Batch;
+use crate::batch::MicroBatch;
 
-/// Returns the inputs [B, T] of sequences [B, T + 1].
-pub(super) fn inputs(samples: &Tensor) -> Result<Tensor, TchError> {
-    samples.f_narrow(1, 0, samples.size()[1] - 1)
+/// Returns the inputs [B, T] of a micro-batch, given its samples.
+pub(super) fn inputs(micro: &MicroBatch<'_>, samples: &Tensor) -> Result<Tensor, TchError> {
+    samples.f_narrow(1, 0, micro.length() as i64)
 }
 
 impl Engine {
-    /// Returns the mean cross entropy over all tokens of `batches`, or all targets of rows, in nats, or over all images with their accuracy; `None` without any.
+    /// Returns the mean cross entropy over all tokens of `batches`, or all targets of rows and masked sequences, in nats, or over all images with their accuracy; `None` without any.
     ///
     /// # Errors
     /// libtorch fails.
@@ -33,7 +34,7 @@ impl Engine {
                 let judged = tch::no_grad(|| {
                     let samples = micro.to_tensor(self.device)?;
                     if let Some(labels) = micro.labels(self.device)? {
-                        let (input, documents) = (inputs(&samples)?, micro.documents(self.device)?);
+                        let (input, documents) = (inputs(&micro, &samples)?, micro.documents(self.device)?);
                         let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
                         return Ok((model.loss_of_labels(&x, &labels)?.f_double_value(&[])?, None));
                     }

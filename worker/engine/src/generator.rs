@@ -9,7 +9,7 @@ use rand_chacha::rand_core::SeedableRng;
 use tch::{Device, Kind, Tensor};
 
 use super::sampling::{draw, penalise};
-use super::{EngineError, Sampling, set_threads, to_host};
+use super::{Engine, EngineError, Sampling, set_threads, to_host};
 use crate::models::{Cache, Model, Parameters};
 
 /// Number format of generation, independent of training.
@@ -58,6 +58,20 @@ impl Generator {
         Ok(Self { spec: spec.clone(), device, model })
     }
 
+    /// Creates the model of an engine on its tensors, with their present values and future ones. It computes in f32.
+    ///
+    /// # Errors
+    /// The engine has a part of the model alone, or the model is no language model; or libtorch fails.
+    pub fn of(engine: &Engine) -> Result<Self, EngineError> {
+        let spec = engine.spec();
+        if spec.classifier.is_some() || spec.encoder.is_some() {
+            return Err(EngineError::NoText);
+        }
+        engine.whole()?;
+        let model = Model::of_all(spec, &engine.parameters, PRECISION)?;
+        Ok(Self { spec: spec.clone(), device: engine.device(), model })
+    }
+
     /// Continues `prompt`, of which the model sees the last tokens that fit its context.
     ///
     /// # Errors
@@ -80,8 +94,22 @@ impl Generator {
         })
     }
 
-    fn context(&self) -> usize {
+    /// Returns the most tokens that the model sees at once.
+    #[must_use]
+    pub fn context(&self) -> usize {
         self.spec.context as usize
+    }
+
+    pub(super) fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(super) fn model(&self) -> &Model {
+        &self.model
     }
 }
 
@@ -97,6 +125,9 @@ impl Iterator for Continuation<'_> {
 impl Continuation<'_> {
     fn draw_next(&mut self) -> Result<u32, EngineError> {
         let mut logits = self.next_logits()?;
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(EngineError::NotANumber);
+        }
         penalise(&mut logits, &self.window, self.sampling);
         let token = draw(&logits, self.sampling, &mut self.rng);
         self.window.push(token as i64);
@@ -178,6 +209,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_are_an_error() {
+        let spec = tiny_llama();
+        let values = vec![f32::NAN; spec.parameter_count() as usize];
+        let generator = Generator::new(&spec, &values, test_device(), NonZeroU32::new(1)).unwrap();
+        let drawn = generator.continuation(&PROMPT, GREEDY).unwrap().next().unwrap();
+        assert!(matches!(drawn, Err(EngineError::NotANumber)), "{drawn:?}");
     }
 
     #[test]

@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use tch::{Device, TchError, Tensor};
 
-use super::chunk::Targets;
+use super::chunk::{PassData, Targets};
 use super::hooks::GradientHooks;
 
 use super::{Engine, EngineError, StepOutcome, clipping};
 use crate::batch::{Batch, MicroBatch};
-use crate::models::Pass;
 
 impl Engine {
     /// Computes the gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
@@ -97,8 +96,7 @@ impl Engine {
         for micro in micros {
             let targets = self.targets(count, micro)?;
             let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-            let documents = micro.documents(self.device)?;
-            let (loss, kept) = chunk.forward(&input, Some(targets), documents, micro.share(count))?;
+            let (loss, kept) = chunk.forward(&input, Some(targets), self.pass_data(count, micro)?)?;
             losses.samples.extend(kept.losses());
             let gradients = chunk.backward(kept, None)?.tensors;
             for (sum, gradient) in sums.iter_mut().zip(&gradients) {
@@ -117,14 +115,20 @@ impl Engine {
         losses: &mut Losses,
     ) -> Result<Tensor, EngineError> {
         let targets = self.targets(count, micro)?;
-        let (model, documents) = (self.whole()?, micro.documents(self.device)?);
+        let (model, data) = (self.whole()?, self.pass_data(count, micro)?);
         let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-        let pass = Pass { documents: documents.as_ref(), balance: micro.share(count) };
-        let x = model.forward_in(&input, pass)?; // [B, T, D]
-        let loss = targets.loss(model, &x)?;
+        let x = model.forward_in(&input, data.pass())?; // [B, T, D]
+        let loss = targets.loss(model, &x, data.pass())?;
         losses.shares.push(loss.f_detach()?);
         losses.samples.extend(targets.losses());
         Ok(loss)
+    }
+
+    /// Returns the data of the training passes of a micro-batch of a batch with a mean over `count` losses.
+    pub(super) fn pass_data(&self, count: usize, micro: &MicroBatch<'_>) -> Result<PassData, EngineError> {
+        let documents = micro.documents(self.device)?;
+        let dropout = self.settings.dropout.of(micro.seeds());
+        Ok(PassData { documents, dropout, share: micro.share(count) })
     }
 
     /// Returns the targets of a micro-batch of a batch with a mean over `count` losses.

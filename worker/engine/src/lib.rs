@@ -17,6 +17,7 @@ mod hooks;
 mod host;
 mod host_tensor;
 mod interpreter;
+mod likelihood;
 mod look_ahead;
 mod low_rank;
 pub mod models;
@@ -44,6 +45,7 @@ pub use generator::{Continuation, Generator};
 use hooks::GradientHooks;
 use host::HostLink;
 pub use interpreter::{Stages, interpret};
+pub use likelihood::{LogLikelihood, Scored, TokenLikelihood};
 use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
 pub use longhaul_common::learning_rate::LearningRate;
 use longhaul_common::model::{ModelSpec, draw_parameters};
@@ -57,7 +59,7 @@ pub use sampling::Sampling;
 use tch::{Device, TchError, Tensor};
 use tensor::TensorSharding;
 
-use crate::models::{FrozenWeights, Model, Objective, Parameters, views_of};
+use crate::models::{DropoutRates, FrozenWeights, Model, Objective, Parameters, views_of};
 
 /// Model, optimiser and buffers on one device. Its owner is usually a dedicated thread. Inputs and outputs are plain host memory, in the order of
 /// [`ModelSpec::parameters`].
@@ -98,6 +100,7 @@ struct Settings {
     weight_decay: f64,
     /// Loss of training.
     objective: Objective,
+    dropout: DropoutRates,
 }
 
 impl Settings {
@@ -111,6 +114,7 @@ impl Settings {
             gradient_clip: train.gradient_clip,
             weight_decay: train.weight_decay,
             objective: Objective::new(train),
+            dropout: DropoutRates::new(train),
         }
     }
 }

@@ -2,9 +2,8 @@
 
 mod adafactor;
 mod adamw;
-mod lion;
+mod momentum;
 mod muon;
-mod sgd;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +15,8 @@ use tch::{Device, TchError, Tensor};
 
 use self::adafactor::Adafactor;
 pub(super) use self::adamw::AdamW;
-use self::lion::Lion;
+use self::momentum::{Direction, Momentum};
 use self::muon::Muon;
-use self::sgd::Sgd;
 use super::host::HostLink;
 use super::{EngineError, Moments};
 
@@ -64,11 +62,16 @@ impl Optimiser {
             return Err(EngineError::SharedMatrices);
         }
         let tensors = spec.parameters();
+        let by_momentum = |direction| Momentum::new(direction, train, &tensors, device);
         Ok(match train.optimiser {
             Kind::Adamw => Self::Adamw(AdamW::new(train, &tensors, device)?),
             Kind::Muon => Self::Other(Box::new(Muon::new(train, spec, device)?)),
-            Kind::Sgd => Self::Other(Box::new(Sgd::new(train, &tensors, device)?)),
-            Kind::Lion => Self::Other(Box::new(Lion::new(train, &tensors, device)?)),
+            Kind::Sgd => {
+                Self::Other(Box::new(by_momentum(Direction::Sgd(train.sgd.clone().unwrap_or_default()))?))
+            }
+            Kind::Lion => {
+                Self::Other(Box::new(by_momentum(Direction::Lion(train.lion.clone().unwrap_or_default()))?))
+            }
             Kind::Adafactor => Self::Other(Box::new(Adafactor::new(train, &tensors, device)?)),
         })
     }

@@ -12,6 +12,7 @@ use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use tch::Tensor;
 
 use super::chunk::{Chunk, Gradients, SavedActivations};
+use super::evaluation::inputs;
 use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
@@ -171,10 +172,9 @@ impl Stages for Step<'_> {
         let micro = self.micros[task.micro_batch as usize];
         let input = self.engine.input(&micro, input)?;
         let is_last = self.rank.is_last_stage(task);
-        let documents = micro.documents(self.engine.device)?;
+        let data = self.engine.pass_data(self.count, &micro)?;
         let targets = if is_last { Some(self.engine.targets(self.count, &micro)?) } else { None };
-        let (output, kept) =
-            self.engine.chunk(task)?.forward(&input, targets, documents, micro.share(self.count))?;
+        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets, data)?;
         self.sample_losses.extend(kept.losses().map(|losses| (task.micro_batch, losses)));
         self.kept.insert((task.chunk, task.micro_batch), kept);
         if is_last {
@@ -330,8 +330,7 @@ impl Engine {
         if let Some(streamed) = streamed {
             return Ok(streamed.f_to_device(self.device)?);
         }
-        let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
-        Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?)
+        Ok(inputs(micro, &micro.to_tensor(self.device)?)?)
     }
 
     fn chunk(&self, task: Task) -> Result<&Chunk, EngineError> {

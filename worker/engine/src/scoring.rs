@@ -24,7 +24,7 @@ impl Engine {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
                 if let Some(labels) = micro.labels(self.device)? {
                     let documents = micro.documents(self.device)?;
-                    let x = model.forward_within(&inputs(&tokens)?, documents.as_ref())?; // [B, T, D]
+                    let x = model.forward_within(&inputs(&micro, &tokens)?, documents.as_ref())?; // [B, T, D]
                     return model.losses_of_labels(&x, &labels); // [B]
                 }
                 model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use longhaul_common::config::TrainConfig;
 use longhaul_common::model::{ModelSpec, draw_parameters};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, RankTask, Task};
+use longhaul_data::HostBatch;
 use tch::{Device, Tensor};
 
 use crate::models::FrozenWeights;
@@ -128,11 +129,12 @@ pub fn train_config(gradient_clip: f64) -> TrainConfig {
 /// Seven or eight other sequences each step: the last micro-batch of some is smaller.
 #[must_use]
 pub fn batch(step: u64) -> Batch {
-    let mut batch = Batch::new(16);
-    for start in 0..8 - step as u32 % 2 {
+    let mut batch = HostBatch::new(16);
+    let sequences = 8 - step as u32 % 2;
+    for start in 0..sequences {
         batch.push((0..=16).map(|i| (start * 11 + step as u32 * 5 + i * (1 + start % 3)) % 64));
     }
-    batch
+    batch.seeded((0..sequences).map(|at| step * 8 + u64::from(at)).collect()).into()
 }
 
 /// Trains 50 steps, and evaluates.

@@ -8,7 +8,9 @@ use tch::Kind;
 
 mod adapters;
 mod documents;
+mod dropout;
 mod images;
+mod masked;
 mod objective;
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {

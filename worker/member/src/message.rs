@@ -7,7 +7,7 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::{Evaluation, ModelSpec};
 use longhaul_common::plan::Member;
 use longhaul_proto::codec::ColumnGradient;
-use longhaul_proto::control::message::Hash;
+use longhaul_proto::control::message::{Hash, TaskScore};
 
 use super::sparse_ranges::SparseRanges;
 
@@ -163,6 +163,13 @@ pub enum FromDevice {
     Contribute(LocalUpdate),
     /// A round's result is on the device.
     Applied(Applied),
+    /// Scores of this worker's part of the questions.
+    Scores {
+        /// First round that the scored state does not contain.
+        next_round: Round,
+        /// Scores by kind.
+        scores: Vec<TaskScore>,
+    },
     /// Answers [`ToDevice::Export`].
     State {
         /// First round not contained.

@@ -191,16 +191,18 @@ impl Synchroniser {
             let state = &saved.state;
             [&state.parameters, &state.first_moments, &state.second_moments].iter().all(|v| v.len() == count)
         };
+        let is_fork = offer.generation == Generation(0);
         let own = match offer.private {
             true => Saved::from_private(&store.load_private(offer.next_round)?.state).filter(fits),
             false => None,
         };
         let saved = match own {
-            None if self.shares_everything_in(offer.next_round) => {
-                // θ, m and v are equal on all members, so any member's will do.
+            None if self.shares_everything_in(offer.next_round) || is_fork => {
+                // θ, m and v are equal on all members, or those of a fork are for all.
                 let anothers =
                     store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
-                anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits).map(Saved::into_common)
+                let saved = anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits);
+                saved.map(|saved| saved.into_common_at(&model.parameters))
             }
             None => self.frozen_state(&model),
             own => own,

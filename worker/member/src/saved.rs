@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use longhaul_checkpoint::{AVERAGE, PrivateState};
+use longhaul_checkpoint::{AVERAGE, FIRST_MOMENTS, PARAMETERS, PrivateState, SECOND_MOMENTS, STEPS, UPDATES};
 use longhaul_common::id::FragmentId;
 use longhaul_proto::codec::ColumnUpdate;
 
@@ -11,9 +11,6 @@ use super::columns::{exact_frame, of_frame};
 use crate::encode::error_feedback::ErrorFeedback;
 use crate::message::{DeviceState, SelectionState};
 
-const PARAMETERS: &str = "parameters";
-const FIRST_MOMENTS: &str = "first_moments";
-const SECOND_MOMENTS: &str = "second_moments";
 const FACTORS: &str = "factors";
 const ERROR: &str = "error";
 const LOSS_HISTORY: &str = "loss_history";
@@ -26,8 +23,6 @@ const OWNER_RESIDUAL: &str = "owner_residual.";
 const COLUMNS: &str = "columns.";
 const CARRIED_COLUMNS: &str = "carried_columns.";
 const OUTER_MOMENTUM: &str = "outer_momentum";
-const UPDATES: &str = "updates";
-const STEPS: &str = "steps";
 const SELECTED: &str = "selected";
 
 /// A worker's updates, own or taken over, that are in no result yet.
@@ -62,6 +57,14 @@ impl Saved {
     pub fn into_common(self) -> Self {
         let selection = SelectionState::default();
         Self { state: DeviceState { error: Vec::new(), selection, ..self.state }, ..Self::default() }
+    }
+
+    /// The same with these parameters.
+    #[must_use]
+    pub fn into_common_at(self, parameters: &[f32]) -> Self {
+        let mut common = self.into_common();
+        common.state.parameters = parameters.to_vec();
+        common
     }
 
     /// Converts to the checkpoint's form.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::sampler::Positions;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_common::timeline::{Assignment, Timeline};
+use longhaul_common::timeline::{Assignment, Timeline, place_in};
 
 /// Stands between the device thread and the membership: a round begins only while the barrier is open.
 ///
@@ -179,6 +179,14 @@ impl StepBarrier {
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         self.lock().timeline.positions(step, worker)
+    }
+
+    /// Returns the place of this worker among those that share a step, and their number; `None`: it has no share.
+    #[must_use]
+    pub fn place(&self, step: u64, worker: WorkerId) -> Option<(usize, usize)> {
+        let state = self.lock();
+        let workers = &state.timeline.at(step)?.workers;
+        Some((place_in(workers, worker)?, workers.len()))
     }
 
     /// Drops assignments that ended before `step`, which are not needed any more.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use longhaul_checkpoint::{CheckpointData, RunArchive};
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{BestCheckpoints, RunConfig};
 use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
 use longhaul_common::model::Evaluation;
 use longhaul_common::plan::Member;
@@ -91,6 +91,8 @@ pub(super) struct Checkpoints {
     pub last_to_archive: Option<Arc<CheckpointData>>,
     /// End reached by the device, with its final evaluation, until its checkpoint is written.
     pub finishing: Option<(Round, Option<Evaluation>)>,
+    /// Those kept for their held-out loss.
+    pub best: BestCheckpoints,
 }
 
 impl Synchroniser {
@@ -277,6 +279,10 @@ impl Synchroniser {
                 self.leave_site_of(&workers);
                 Ok(())
             }
+            ToWorker::Best(best) => {
+                self.checkpoints.best = best;
+                Ok(())
+            }
             ToWorker::Refused { .. }
             | ToWorker::Probe { .. }
             | ToWorker::Speak
@@ -310,6 +316,12 @@ impl Synchroniser {
             FromDevice::Finished(part) => self.finished(part),
             FromDevice::Contribute(update) => self.contribute(update),
             FromDevice::Applied(applied) => self.applied(applied),
+            FromDevice::Scores { next_round, scores } => {
+                if let Some(scores) = self.disclosed(Some(scores)) {
+                    self.report(ToCoordinator::Scores { next_round, scores });
+                }
+                Ok(())
+            }
             FromDevice::State { next_round, state } => {
                 self.state_exported(next_round, state);
                 Ok(())

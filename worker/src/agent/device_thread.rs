@@ -2,17 +2,21 @@
 
 use std::io;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
-use longhaul_checkpoint::{BaseModel, Companions};
-use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
+use longhaul_checkpoint::{BaseModel, Companions, end_tokens};
+use longhaul_common::config::{RunConfig, SelectionRule, TaskKind, TasksConfig, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::{ModelSpec, SynchronisedLayout};
-use longhaul_data::{BlockProvider, BlockStore, DataError, Dataset, ReadAhead, Tokenizer, Work};
+use longhaul_data::tasks::TaskFile;
+use longhaul_data::{
+    BlockProvider, BlockStore, DataError, Dataset, HeldOutChat, ReadAhead, TextEnds, Tokenizer, Work,
+};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
@@ -26,7 +30,8 @@ use super::base_model::{self, ModelPlaces};
 use super::join::JoinedRun;
 use super::memory;
 use crate::data_progress::{self, Far};
-use crate::train::device::{Device, DeviceSender};
+use crate::evaluate::Reading;
+use crate::train::device::{Device, DeviceSender, RunTasks};
 use crate::train::selection::Selector;
 
 /// Inputs of the device thread, which creates the tensors itself.
@@ -71,9 +76,13 @@ impl DeviceThread {
             let selective = self.config.train.selective_backward.as_ref();
             let (seed, samples) = (self.config.run.seed, text.data.samples());
             let selector = selective.map(|config| Selector::new(config, seed, samples));
+            let companions = prepared.companions.clone();
             if !outbox(FromDevice::Prepared(prepared)) {
                 break;
             }
+            let tasks = (!text.tasks.is_empty())
+                .then(|| self.tasks(&text, &companions, engine.spec()))
+                .transpose()?;
             let device = Device {
                 worker: self.worker,
                 config: (*self.config).clone(),
@@ -82,6 +91,7 @@ impl DeviceThread {
                 low_rank,
                 selector,
                 data: &text.data,
+                tasks,
                 read_ahead: &text.read_ahead,
                 network: Some(Arc::clone(&self.network)),
                 barrier: Arc::clone(&self.barrier),
@@ -115,6 +125,7 @@ impl DeviceThread {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
+        let tasks = read_tasks(&config.evaluate.tasks)?;
         let slot = self.membership.slot.folder();
         let places =
             ModelPlaces { given: args.model.as_deref(), cache_dir: &self.membership.cache_dir, slot };
@@ -123,7 +134,7 @@ impl DeviceThread {
             if args.data_is_remote() { self.open_remote()? } else { self.open_here(base.as_deref())? };
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
-        Ok(Text { tokenizer, data, read_ahead, device, base })
+        Ok(Text { tokenizer, data, tasks, read_ahead, device, base })
     }
 
     /// Opens data that this machine can read, and lends it to peers if the configuration allows.
@@ -221,8 +232,19 @@ impl DeviceThread {
         };
         let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
         let stock = BlockStore::open(config, &catalogue, &tokenizer, cache)?;
-        let data = Dataset::elsewhere(config, &catalogue, &stock, &self.network.supplier(&stock))?;
+        let data =
+            Dataset::elsewhere(config, &tokenizer, &catalogue, &stock, &self.network.supplier(&stock))?;
         Ok((tokenizer, Arc::new(data)))
+    }
+
+    /// Returns the questions with the special tokens that the model's files name.
+    fn tasks(&self, text: &Text, companions: &Companions, spec: &ModelSpec) -> Result<RunTasks> {
+        let tasks = &self.config.evaluate.tasks;
+        let named = TextEnds::among(|name| companions.get(name).map(|file| &**file));
+        let (tokenizer, ends) = (text.tokenizer.clone(), end_tokens(companions));
+        let (context, most) = (spec.context as usize, tasks.answer_tokens as usize);
+        let reading = Reading::new(tokenizer, &named, ends, HeldOutChat::beside(None)?, context, most);
+        Ok(RunTasks { files: text.tasks.clone(), reading, scored: None })
     }
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
@@ -261,10 +283,22 @@ impl DeviceThread {
 struct Text {
     tokenizer: Tokenizer,
     data: Arc<Dataset>,
+    /// Questions that are scored during the run.
+    tasks: Vec<TaskFile>,
     read_ahead: ReadAhead<Batch>,
     device: tch::Device,
     /// The model that the run starts from; `None`: random weights.
     base: Option<Arc<BaseModel>>,
+}
+
+/// Reads the files of `evaluate.tasks`, before any other work.
+fn read_tasks(config: &TasksConfig) -> Result<Vec<TaskFile>> {
+    let limit = Some(config.questions as usize).filter(|limit| *limit > 0);
+    let read = |(kind, file): (TaskKind, &str)| {
+        TaskFile::read(Path::new(file), Some(kind), limit)
+            .context("evaluate.tasks: each worker needs the files of questions at the same path")
+    };
+    config.files().map(read).collect()
 }
 
 fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec> {

@@ -97,7 +97,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     if let Err(error) = &result {
         member.flight.write_and_tell(&Explained(&**error).to_string());
     }
-    // Delivers the last messages, such as a failure's reason or a farewell. An unresponsive peer does not delay this.
+    // Delivers the last messages, such as a failure's reason or a farewell. A peer that never answered takes three seconds.
+    tracing::info!("closing all connections");
     let hung_up = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle());
     tokio::select! {
         _ = async { tokio::join!(hung_up, member.exports.end()) } => {}

@@ -175,7 +175,8 @@ impl Survey {
             | ToWorker::Settle { .. }
             | ToWorker::Begin(_)
             | ToWorker::Placed { .. }
-            | ToWorker::Keep(_) => Ok(None),
+            | ToWorker::Keep(_)
+            | ToWorker::Best(_) => Ok(None),
             // Heartbeats are sent in any case.
             // Holders belong to the previous session.
             ToWorker::Speak | ToWorker::DataHolders(_) | ToWorker::ModelHolders(_) | ToWorker::Handover => {

@@ -78,6 +78,11 @@ fn show_samples(dataset: &Dataset, data: &Data, samples: u64, told: &mut Told) -
                 told.line(&Drawn { pixels, height: height as usize, width: width as usize });
             }
             (Content::Image { .. }, None) => {}
+            (Content::Masked { inputs, predicted }, _) => {
+                let count = counted(inputs.len() as u64, "token");
+                told.line(&format_args!("{title}, {count}, {predicted} predicted:"));
+                told.line(&data.tokenizer.decode(inputs).map_err(Error::msg)?);
+            }
             (Content::Row(row), _) => {
                 told.line(&format_args!("{title}, {}:", Marked::SUMMARY));
                 told.line(&Marked::of(row, &data.tokenizer)?);

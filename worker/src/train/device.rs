@@ -5,6 +5,7 @@ mod group;
 mod learning;
 mod selecting;
 mod state;
+mod tasks;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -30,6 +31,7 @@ use longhaul_peer::Network;
 use longhaul_proto::codec::ColumnGradient;
 
 use self::group::Moment;
+pub use self::tasks::RunTasks;
 use super::selection::Selector;
 use super::spare::SpareCores;
 use super::tally::Tally;
@@ -50,6 +52,8 @@ pub struct Device<'a> {
     pub selector: Option<Selector>,
     /// The training data.
     pub data: &'a Dataset,
+    /// Questions that are scored with evaluations; `None`: there are none.
+    pub tasks: Option<RunTasks>,
     /// Reads the data ahead.
     pub read_ahead: &'a ReadAhead<Batch>,
     /// The network to the other workers of this copy of the model; `None`: the device works alone.
@@ -403,6 +407,9 @@ impl Device<'_> {
         drop(applying);
         let validation = self.evaluate_after(round)?;
         self.tell_applied(round, validation, stretch.trained.clone())?;
+        if self.config.evaluates_before(round.next()) {
+            self.score(round.next())?;
+        }
         Ok(None)
     }
 
@@ -482,6 +489,7 @@ impl Device<'_> {
             return Ok(outcome);
         }
         let validation = self.evaluate()?;
+        self.score(next_round)?;
         let state = self.state()?;
         self.tell(FromDevice::Ended { next_round, state, validation })?;
         Ok(Outcome::Ended)

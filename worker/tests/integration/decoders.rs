@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use longhaul_checkpoint::{OpenedModel, open_model};
 use longhaul_common::config::{Precision, TrainConfig};
 use longhaul_engine::models::{Cache, FrozenWeights, Model, Parameters};
-use longhaul_engine::{Batch, Engine};
+use longhaul_engine::{Batch, Engine, Generator, Scored};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 /// Families with their variants, and whether they have to be here.
-pub const CASES: [&str; 17] = [
+pub const CASES: [&str; 18] = [
     "gemma2",
     "gemma3",
     "llama",
@@ -25,6 +25,7 @@ pub const CASES: [&str; 17] = [
     "olmoe",
     "phi3",
     "phi3-longrope",
+    "phi3-partial",
     "qwen2",
     "qwen3",
     "qwen3-moe",
@@ -61,6 +62,11 @@ fn model(opened: &OpenedModel, precision: Precision) -> (Model, Parameters) {
 
 fn logits(model: &Model, tokens: &Tensor) -> Tensor {
     tch::no_grad(|| model.logits(tokens)).unwrap().squeeze_dim(0).to_kind(Kind::Float)
+}
+
+/// Whether shorter sequences have other rotary frequencies.
+fn is_longrope(case: &str) -> bool {
+    ["phi3-longrope", "phi3-partial"].contains(&case)
 }
 
 /// The largest difference, over the largest value.
@@ -165,7 +171,11 @@ fn with_a_cache_the_logits_are_those_of_the_whole_pass() {
         let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
         let (model, _) = model(&opened, Precision::F32);
         // Longer sequences have other frequencies there.
-        let length = if case == "phi3-longrope" { 16 } else { expected.tokens.len() as i64 - 1 };
+        let length = if ["phi3-longrope", "phi3-partial"].contains(&case) {
+            16
+        } else {
+            expected.tokens.len() as i64 - 1
+        };
         let tokens = Tensor::from_slice(&expected.tokens).narrow(0, 0, length).unsqueeze(0);
         let whole = logits(&model, &tokens);
         let mut cache = Cache::new(&opened.spec, Precision::F32, Device::Cpu).unwrap();
@@ -174,6 +184,38 @@ fn with_a_cache_the_logits_are_those_of_the_whole_pass() {
             let found = model.next_logits(&next, &mut cache).unwrap().squeeze_dim(0);
             let reference = whole.get(cache.len() as i64 - 1);
             assert!(off(&found, &reference) < 1e-5, "{case} at {}: {}", cache.len(), off(&found, &reference));
+        }
+    }
+}
+
+/// Log-likelihoods of ends of sequences of unlike lengths, in batches, against transformers' logits.
+#[test]
+fn log_likelihoods_are_those_of_the_logits_of_transformers() {
+    for case in CASES {
+        let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
+        let generator = Generator::new(&opened.spec, &opened.parameters, Device::Cpu, None).unwrap();
+        let tokens: Vec<u32> = expected.tokens.iter().map(|token| *token as u32).collect();
+        // Shorter sequences have other frequencies there.
+        let shortest = if is_longrope(case) { 18 } else { 3 };
+        let ends = [tokens.len(), tokens.len() - 6, shortest, tokens.len() - 1, tokens.len() - 3];
+        let all: Vec<Scored<'_>> = ends
+            .iter()
+            .enumerate()
+            .map(|(at, end)| Scored { tokens: &tokens[..*end], from: 1 + at % (end - 1) })
+            .collect();
+        let found = generator.log_likelihoods(&all).unwrap();
+        let rows: Vec<&[f32]> = expected.logits.chunks(opened.spec.vocabulary as usize).collect();
+        for (scored, found) in all.iter().zip(found) {
+            let (mut sum, mut is_greedy) = (0.0, true);
+            for at in scored.from..scored.tokens.len() {
+                let (row, own) = (rows[at - 1], rows[at - 1][scored.tokens[at] as usize]);
+                let largest = row.iter().copied().fold(f32::MIN, f32::max);
+                let total: f64 = row.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+                sum += f64::from(own - largest) - total.ln();
+                is_greedy &= own == largest;
+            }
+            assert!((found.sum - sum).abs() < 1e-4 * sum.abs().max(1.0), "{case}: {found:?}, expected {sum}");
+            assert_eq!(found.is_greedy, is_greedy, "{case}");
         }
     }
 }

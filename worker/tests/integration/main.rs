@@ -11,6 +11,8 @@ mod decoders;
 mod deploy;
 mod doctor;
 mod encoders;
+mod evaluate;
+mod families;
 mod for_libtorch;
 mod optimisers;
 #[cfg(feature = "otel")]

@@ -227,6 +227,10 @@ impl Run {
                     |peer: &Peer| peer.standing != Standing::Member || peer.progress.finished.is_some();
                 return self.core.peers.values().all(is_done);
             }
+            ToCoordinator::Scores { next_round, scores } => {
+                self.core.note_scores(worker, next_round, &scores);
+                return false;
+            }
             ToCoordinator::Profile(profile) => self.planning.note_profile(&mut self.core, worker, profile),
             ToCoordinator::Kept(offer) => {
                 self.recovery.handle_kept(&mut self.core, worker, offer);

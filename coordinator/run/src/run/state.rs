@@ -9,11 +9,13 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{CheckpointReport, Hash};
 use serde::{Deserialize, Serialize};
 
+use crate::run::accounting::evaluations::Evaluations;
 use crate::run::accounting::late::Late;
 use crate::run::accounting::ledger::Ledger;
 use crate::run::accounting::releases::Releases;
 use crate::run::accounting::residuals::ResidualsLost;
 use crate::run::accounting::tally::Tally;
+use crate::run::accounting::tasks::Tasks;
 use crate::run::generations::generation_config::GenerationConfig;
 use crate::run::planning::replanning::Moving;
 use crate::run::recovery::rewinds::Rewinds;
@@ -72,6 +74,10 @@ pub struct RunState {
     pub checkpoints: CheckpointsState,
     /// The end of the run.
     pub end: EndState,
+    /// Verdicts on held-out losses.
+    pub evaluations: Evaluations,
+    /// Scores of questions.
+    pub tasks: Tasks,
 }
 
 /// Requests to a run that are still open.
@@ -136,6 +142,19 @@ pub struct Lineage {
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
     /// Rounds that the run went back to.
     pub rewinds: Rewinds,
+    /// The run that this one is a fork of.
+    pub fork: Option<Fork>,
+}
+
+/// The beginning of a run from another one's checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// The other run.
+    pub of: RunId,
+    /// Its steps before the checkpoint.
+    pub step: u64,
+    /// The first round of this run: that before which its workers have the checkpoint.
+    pub first_round: Round,
 }
 
 /// Residuals that no present worker has.
@@ -257,7 +276,19 @@ impl RunState {
             releases: Releases::default(),
             checkpoints: CheckpointsState::default(),
             end: EndState::default(),
+            evaluations: Evaluations::default(),
+            tasks: Tasks::default(),
         }
+    }
+
+    /// Creates a run without workers that begins from another one's checkpoint.
+    #[must_use]
+    pub fn forked(run: RunId, config: &RunConfig, fork: Fork) -> Self {
+        let mut state = Self::new(run, config);
+        let batch = u64::from(config.train.batch);
+        state.rounds.ledger = Ledger::forked(state.rounds.schedule, batch, fork.first_round);
+        state.lineage.fork = Some(fork);
+        state
     }
 
     /// Extends a finished run to this many steps in all; with the same number, a stopped run goes on to its own end.
@@ -292,6 +323,7 @@ impl RunState {
         self.rounds.ledger.follow(schedule);
         (self.phase, self.requests) = (Phase::Gathering, Requests::default());
         self.rest();
+        self.evaluations.go_on();
         (self.checkpoints.is_asked, self.checkpoints.due_in) = (false, None);
         (self.plans.moving, self.end.last_snapshot) = (None, None);
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longhaul_common::config::{ResultForm, RunConfig};
+use longhaul_common::config::{EvaluateConfig, ResultForm, RunConfig};
 use longhaul_common::id::WorkerId;
 use longhaul_common::model::tiny::tiny_mlp;
 use rand::{Rng as _, SeedableRng as _};
@@ -100,6 +100,19 @@ impl World {
             world.push(*at, Due::Return(worker));
         }
         world
+    }
+
+    /// A run of so many sites that keeps its best checkpoint, and ends after three evaluations without an improvement, of one every four rounds.
+    #[must_use]
+    pub fn evaluating(seed: u64, workers: u32) -> Self {
+        let mut config = config(workers, Exchange::Deltas, seed % 2, 1 << 20);
+        config.train.evaluate_every_rounds = 4;
+        config.evaluate = EvaluateConfig { keep_best: true, patience: Some(3), ..EvaluateConfig::default() };
+        config.check().unwrap_or_else(|error| panic!("{error}"));
+        // The simulated model is one of images; the protocol takes no notice.
+        config.evaluate.tasks.arc = vec!["arc.jsonl".to_owned()];
+        let places = (1..=workers).map(|worker| (WorkerId(worker), format!("site-{worker}"))).collect();
+        Self::tested(config, places, seed)
     }
 
     fn drawn(exchange: Exchange, seed: u64, workers: u32, sites: u32) -> Self {

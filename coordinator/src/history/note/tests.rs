@@ -65,6 +65,7 @@ fn round(number: u64) -> RoundPoint {
         validation_loss: None,
         validation_accuracy: None,
         residual_ratio: None,
+        scores: BTreeMap::new(),
     }
 }
 

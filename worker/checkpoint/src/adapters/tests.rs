@@ -27,6 +27,7 @@ fn tuned(spec: ModelSpec, lora: bool, unfrozen: &[&str]) -> ModelSpec {
         use_rslora: true,
         targets: vec!["q_proj".to_owned(), "mlp.down_proj".to_owned()],
         use_dora: false,
+        dropout: 0.0,
         base: FrozenFormat::F32,
     });
     let unfrozen = unfrozen.iter().map(|pattern| (*pattern).to_owned()).collect();
@@ -153,6 +154,7 @@ fn adapters_that_cannot_be_honoured_are_refused_by_the_name_of_the_key() {
                 use_rslora: false,
                 targets: vec!["q_proj".to_owned()],
                 use_dora: false,
+                dropout: 0.0,
                 base: FrozenFormat::F32,
             });
             tiny_llama().tuned(&TrainConfig { lora, ..TrainConfig::default() }).unwrap()

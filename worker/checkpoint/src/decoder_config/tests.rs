@@ -33,7 +33,6 @@ fn a_key_that_cannot_be_honoured_is_refused_by_its_name() {
         ("llama", "hidden_size", Value::Null, "hidden_size = null: it is missing"),
         ("llama", "num_hidden_layers", json!("3"), "num_hidden_layers = \"3\": it must be a whole number"),
         ("llama", "hidden_act", json!("relu"), "hidden_act = \"relu\": silu is supported"),
-        ("llama", "attention_dropout", json!(0.1), "attention_dropout = 0.1: dropout is not supported"),
         (
             "llama",
             "rope_scaling",

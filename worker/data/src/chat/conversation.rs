@@ -4,20 +4,14 @@ use longhaul_common::config::ConversationKind;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::template::has_marks;
+use super::extras::Extras;
+use super::message::{ASSISTANT, Message, SYSTEM, field, is_nothing, kind_of, text};
 
-/// Fields of a message that say whether it is trained on, and are no part of it for templates.
-const TRAINED: [&str; 3] = ["train", "training", "weight"];
-/// Names under which a message has its reasoning: transformers passes it under the first two, whichever it has.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-/// The role whose messages are trained on.
-pub(super) const ASSISTANT: &str = "assistant";
-const ROLES: [&str; 5] = ["system", "developer", "user", ASSISTANT, "tool"];
-/// Roles of ShareGPT.
-const SHARE_GPT_ROLES: [(&str, &str); 4] =
-    [("human", "user"), ("gpt", ASSISTANT), ("chatgpt", ASSISTANT), ("model", ASSISTANT)];
 /// Columns with a meaning that training would ignore.
-const UNREAD: [&str; 5] = ["tools", "functions", "documents", "images", "history"];
+const UNREAD: [&str; 9] =
+    ["functions", "documents", "image", "images", "video", "videos", "audio", "audios", "history"];
+/// The column of a system text.
+const SYSTEM_COLUMN: &str = "system";
 /// Most messages of a conversation: thousands of times the usual number. Prefixes are rendered for each.
 const MESSAGES_MAX: usize = 1 << 14;
 
@@ -25,20 +19,15 @@ const MESSAGES_MAX: usize = 1 << 14;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Conversation {
     /// At least one message.
-    Messages(Vec<Message>),
+    Messages(Vec<Message>, Extras),
     /// Without a template.
     Pair { prompt: String, completion: String },
 }
 
-/// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(super) role: String,
-    content: String,
-    /// All fields for the template, in order.
-    fields: Vec<(String, Value)>,
-    /// Whether it says so itself.
-    pub(super) is_trained: Option<bool>,
+/// Whether a column is read beside those that name a form.
+#[cfg(feature = "parquet")]
+pub(super) fn is_beside(name: &str) -> bool {
+    name == SYSTEM_COLUMN || name == "input" || UNREAD.contains(&name) || Extras::COLUMNS.contains(&name)
 }
 
 impl Conversation {
@@ -51,44 +40,39 @@ impl Conversation {
             let value = field(row, name);
             if !is_nothing(&value) && value.len() != Some(0) {
                 return Err(format!(
-                    "it has {name}, which are not passed to the chat template: leave them out"
+                    "it has {name}, and conversations of texts alone are read: leave the record out, or the column if the texts stand without it"
                 ));
             }
         }
+        let (system, extras) = (system(row)?, Extras::read(row)?);
         let messages = match kind {
             ConversationKind::Messages => list(row, column.unwrap_or("messages"))?,
             ConversationKind::Sharegpt => list(row, column.unwrap_or("conversations"))?,
             ConversationKind::Alpaca => alpaca(row)?,
             ConversationKind::PromptCompletion => match (field(row, "prompt"), field(row, "completion")) {
                 (prompt, completion) if prompt.as_str().is_some() && completion.as_str().is_some() => {
-                    let [prompt, completion] = [text(row, "prompt")?, text(row, "completion")?];
-                    let pair = Self::Pair { prompt, completion };
-                    return if pair.bytes() == 0 { Err("it is empty".to_owned()) } else { Ok(pair) };
+                    let found = if system.is_some() { Some(SYSTEM_COLUMN) } else { extras.first() };
+                    return pair(row, found);
                 }
                 _ => completed(row)?,
             },
         };
-        let system = field(row, "system");
-        let mut all = match system.as_str() {
-            Some(system) if !system.is_empty() && kind != ConversationKind::Messages => {
-                vec![Message::plain("system", system.to_owned())?]
-            }
-            _ => Vec::new(),
-        };
-        all.extend(messages);
+        // A first turn of the system stands alone, as in axolotl.
+        let system = system.filter(|_| messages.first().is_none_or(|first| first.role != SYSTEM));
+        let all: Vec<Message> = system.into_iter().chain(messages).collect();
         match all.len() {
             0 => Err("it has no messages".to_owned()),
             count if count > MESSAGES_MAX => {
                 Err(format!("it has {count} messages, and {MESSAGES_MAX} at most are read: divide it"))
             }
-            _ => Ok(Self::Messages(all)),
+            _ => Ok(Self::Messages(all, extras)),
         }
     }
 
     /// Returns the number of messages; 2 for a pair.
     pub(super) fn turns(&self) -> u64 {
         match self {
-            Self::Messages(messages) => messages.len() as u64,
+            Self::Messages(messages, _) => messages.len() as u64,
             Self::Pair { .. } => 2,
         }
     }
@@ -96,7 +80,9 @@ impl Conversation {
     /// Returns the bytes of its texts.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Self::Messages(messages) => messages.iter().map(|message| message.content.len() as u64).sum(),
+            Self::Messages(messages, extras) => {
+                messages.iter().map(|message| message.content.len() as u64).sum::<u64>() + extras.bytes()
+            }
             Self::Pair { prompt, completion } => (prompt.len() + completion.len()) as u64,
         }
     }
@@ -109,7 +95,7 @@ impl Conversation {
         };
         match self {
             Self::Pair { prompt, completion } => ["pair", prompt, completion].into_iter().for_each(add),
-            Self::Messages(messages) => {
+            Self::Messages(messages, extras) => {
                 add("messages");
                 for message in messages {
                     add(&format!("{:?} {}", message.is_trained, message.fields.len()));
@@ -123,105 +109,31 @@ impl Conversation {
                         ));
                     }
                 }
+                add(extras.written());
             }
         }
     }
 }
 
-impl Message {
-    pub(super) fn plain(role: &str, content: String) -> Result<Self, String> {
-        let pairs = [("role", Value::from(role)), ("content", Value::from(content))];
-        Self::read(&Value::from_pairs(pairs))
+/// Returns the message of the column of a system text; `None`: it is absent or empty.
+fn system(row: &Value) -> Result<Option<Message>, String> {
+    let value = field(row, SYSTEM_COLUMN);
+    if is_nothing(&value) || value.as_str() == Some("") {
+        return Ok(None);
     }
-
-    fn read(entry: &Value) -> Result<Self, String> {
-        if entry.kind() != ValueKind::Map {
-            return Err(format!("it is {}, and no object with a role and its content", kind_of(entry)));
-        }
-        let is_share_gpt = is_nothing(&field(entry, "role")) && !is_nothing(&field(entry, "from"));
-        let [role_name, content_name] = if is_share_gpt { ["from", "value"] } else { ["role", "content"] };
-        let (role, content) = (text(entry, role_name)?, text(entry, content_name)?);
-        let renamed = SHARE_GPT_ROLES.iter().find(|(name, _)| is_share_gpt && *name == role);
-        let role = renamed.map_or(role.clone(), |(_, role)| (*role).to_owned());
-        if !ROLES.contains(&role.as_str()) {
-            let known = ROLES.join(", ");
-            return Err(format!(
-                "its role is {role:?}, and known ones are {known}: rename it, or leave the conversation out"
-            ));
-        }
-        let is_trained = trained(entry)?;
-        if is_trained == Some(true) && role != ASSISTANT {
-            return Err(format!(
-                "it is to be trained on, and of the role {role:?}: only messages of the assistant are; leave the field out, or say data.conversations.train_on = \"all\""
-            ));
-        }
-        let mut fields = Vec::new();
-        for key in entry.try_iter().map_err(|error| error.to_string())? {
-            let (Some(name), value) = (key.as_str(), entry.get_item(&key).unwrap_or_default()) else {
-                continue;
-            };
-            // As transformers does.
-            if is_nothing(&value) || TRAINED.contains(&name) {
-                continue;
-            }
-            match name {
-                name if name == role_name => fields.push(("role".to_owned(), Value::from(role.as_str()))),
-                name if name == content_name => {
-                    fields.push(("content".to_owned(), Value::from(content.as_str())))
-                }
-                "train_detail" => {
-                    return Err(
-                        "it has train_detail, which is not read: leave it out, or divide the message"
-                            .to_owned(),
-                    );
-                }
-                _ if has_marks(&serde_json::to_string(&value).unwrap_or_default()) => {
-                    return Err(marked(name));
-                }
-                _ => fields.push((name.to_owned(), value)),
-            }
-        }
-        with_reasoning(&mut fields);
-        Ok(Self { role, content, fields, is_trained })
-    }
-
-    /// Returns it for a template.
-    pub(super) fn value(&self) -> Value {
-        Value::from_pairs(self.fields.iter().map(|(name, value)| (name.as_str(), value.clone())))
-    }
+    Message::plain(SYSTEM, text(row, SYSTEM_COLUMN)?).map(Some)
 }
 
-/// Passes reasoning under its standard name, and under `thinking`.
-fn with_reasoning(fields: &mut Vec<(String, Value)>) {
-    let found = REASONING.iter().find_map(|name| fields.iter().find(|(own, _)| own == name));
-    let Some((_, reasoning)) = found.cloned() else { return };
-    if !fields.iter().any(|(name, _)| name == "thinking") {
-        fields.insert(0, ("thinking".to_owned(), reasoning.clone()));
+/// Returns a pair of texts. `found` is a column that only a template could take.
+fn pair(row: &Value, found: Option<&str>) -> Result<Conversation, String> {
+    if let Some(name) = found {
+        return Err(format!(
+            "it has {name}, and a prompt and completion of texts have no chat template: leave the column out, or write them as lists of messages"
+        ));
     }
-    match fields.iter_mut().find(|(name, _)| name == REASONING[0]) {
-        Some((_, own)) => *own = reasoning,
-        None => fields.push((REASONING[0].to_owned(), reasoning)),
-    }
-}
-
-/// Returns whether a message says that it is trained on: `train`, or `weight` of 0 or 1.
-fn trained(entry: &Value) -> Result<Option<bool>, String> {
-    let mut found = None;
-    for name in TRAINED {
-        let value = field(entry, name);
-        let says = match (value.kind(), f64::try_from(value.clone()).ok()) {
-            _ if is_nothing(&value) => continue,
-            (ValueKind::Bool, _) if name != "weight" => value.is_true(),
-            (ValueKind::Number, Some(0.0)) => false,
-            (ValueKind::Number, Some(1.0)) => true,
-            _ => return Err(format!("its {name} is {value}, and 0 or 1 are honoured")),
-        };
-        if found.is_some_and(|other| other != says) {
-            return Err("its fields train and weight contradict each other".to_owned());
-        }
-        found = Some(says);
-    }
-    Ok(found)
+    let [prompt, completion] = [text(row, "prompt")?, text(row, "completion")?];
+    let pair = Conversation::Pair { prompt, completion };
+    if pair.bytes() == 0 { Err("it is empty".to_owned()) } else { Ok(pair) }
 }
 
 fn alpaca(row: &Value) -> Result<Vec<Message>, String> {
@@ -255,37 +167,4 @@ fn list(row: &Value, name: &str) -> Result<Vec<Message>, String> {
         Message::read(&entry).map_err(|reason| format!("message {} of `{name}`: {reason}", at + 1))
     };
     entries.enumerate().map(read).collect()
-}
-
-fn text(row: &Value, name: &str) -> Result<String, String> {
-    let value = field(row, name);
-    match value.as_str() {
-        Some(text) if has_marks(text) => Err(marked(name)),
-        Some(text) => Ok(text.to_owned()),
-        None => Err(format!("its `{name}` is {}, and no text", kind_of(&value))),
-    }
-}
-
-fn marked(name: &str) -> String {
-    format!("its `{name}` has U+FDD0 or U+FDD1, which are no characters: take them out")
-}
-
-fn field(row: &Value, name: &str) -> Value {
-    row.get_attr(name).unwrap_or_default()
-}
-
-fn is_nothing(value: &Value) -> bool {
-    value.is_none() || value.is_undefined()
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value.kind() {
-        ValueKind::Undefined => "missing",
-        ValueKind::None => "null",
-        ValueKind::Bool => "a boolean",
-        ValueKind::Number => "a number",
-        ValueKind::String => "a text",
-        ValueKind::Seq | ValueKind::Iterable => "a list",
-        _ => "an object",
-    }
 }

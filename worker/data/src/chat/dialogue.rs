@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::conversation::{ASSISTANT, Message};
+use super::extras::Extras;
 use super::found::find;
+use super::message::{ASSISTANT, Message, SYSTEM};
 use super::template::ChatTemplate;
 use crate::DataError;
 
@@ -47,7 +48,7 @@ impl Dialogue {
     /// # Errors
     /// It has characters that mark generated text.
     pub fn set_system(&mut self, text: &str) -> Result<(), String> {
-        self.push("system", text)
+        self.push(SYSTEM, text)
     }
 
     /// Adds a message of the user, and returns the text after which the model answers.
@@ -56,7 +57,7 @@ impl Dialogue {
     /// The template refuses the conversation.
     pub fn ask(&mut self, text: &str) -> Result<String, String> {
         self.push("user", text)?;
-        Ok(self.template.render(&self.messages, true)?.text)
+        Ok(self.template.render(&self.messages, &Extras::default(), true)?.text)
     }
 
     /// Adds the model's answer.

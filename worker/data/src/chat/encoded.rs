@@ -4,12 +4,9 @@ use std::ops::Range;
 
 use longhaul_common::config::TrainOn;
 
-use super::conversation::{ASSISTANT, Conversation, Message};
-use super::template::{ChatTemplate, Rendered};
+use super::conversation::Conversation;
+use super::spans::{Chatted, Marked};
 use super::{Chat, Tokenizer};
-
-/// The remedy for a template whose renderings do not tell messages apart.
-const MARK_IT: &str = "copy the template, put `{% generation %}` and `{% endgeneration %}` around what the assistant writes, and name the copy in data.conversations.chat_template";
 
 /// A tokenised conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,11 +30,12 @@ impl Chat {
     ) -> Result<Encoded, String> {
         let (text, spans) = match conversation {
             Conversation::Pair { prompt, completion } => self.pair(prompt, completion)?,
-            Conversation::Messages(messages) => {
+            Conversation::Messages(messages, extras) => {
                 let template = self.template.as_ref().ok_or("there is no chat template")?;
+                let chatted = Chatted { template: template.for_tools(extras)?, messages, extras };
                 match self.train_on {
-                    TrainOn::Assistant => of_assistant(template, messages)?,
-                    TrainOn::All => of_all(template, messages)?,
+                    TrainOn::Assistant => chatted.of_assistant()?,
+                    TrainOn::All => chatted.of_all()?,
                 }
             }
         };
@@ -47,10 +45,12 @@ impl Chat {
         Ok(Encoded { tokens, trained, turns: conversation.turns() })
     }
 
-    fn pair(&self, prompt: &str, completion: &str) -> Result<(String, Vec<Range<usize>>), String> {
+    fn pair(&self, prompt: &str, completion: &str) -> Result<Marked, String> {
         let end = self.end.as_deref().ok_or(
             "no tokenizer_config.json beside the tokenizer names an eos_token to end its completion: say data.separator",
         )?;
+        // As TRL, which ends no text twice.
+        let end = if completion.ends_with(end) { "" } else { end };
         let text = [prompt, completion, end].concat();
         let start = if self.train_on == TrainOn::All { 0 } else { prompt.len() };
         let span = start..text.len();
@@ -67,77 +67,6 @@ fn marked<'a>(places: impl Iterator<Item = &'a Range<usize>>, spans: &[Range<usi
             spans.peek().is_some_and(|span| place.end > span.start)
         })
         .collect()
-}
-
-fn of_assistant(
-    template: &ChatTemplate,
-    messages: &[Message],
-) -> Result<(String, Vec<Range<usize>>), String> {
-    let own: Vec<usize> = (0..messages.len()).filter(|at| messages[*at].role == ASSISTANT).collect();
-    let is_trained = |at: &usize| messages[*at].is_trained != Some(false);
-    if !own.iter().any(is_trained) {
-        return Err("it has no message of the assistant to train on: leave it out, or say data.conversations.train_on = \"all\"".to_owned());
-    }
-    let Rendered { text, generated } = template.render(messages, false)?;
-    if !template.has_generation() {
-        let spans = own.iter().filter(|at| is_trained(at)).map(|at| span_of(template, messages, *at, &text));
-        let spans = spans.collect::<Result<_, _>>()?;
-        return Ok((text, spans));
-    }
-    let spans = if own.iter().all(is_trained) {
-        generated
-    } else if generated.len() == own.len() {
-        own.iter().zip(generated).filter(|(at, _)| is_trained(at)).map(|(_, span)| span).collect()
-    } else {
-        let (blocks, count) = (generated.len(), own.len());
-        return Err(format!(
-            "some messages of the assistant are not to be trained on, and the template marks {blocks} texts for {count} messages: mark each message once"
-        ));
-    };
-    match spans.iter().all(Range::is_empty) {
-        true => Err("the `{% generation %}` blocks of the chat template mark nothing of it: put them around what the assistant writes".to_owned()),
-        false => Ok((text, spans)),
-    }
-}
-
-fn of_all(template: &ChatTemplate, messages: &[Message]) -> Result<(String, Vec<Range<usize>>), String> {
-    let text = template.render(messages, false)?.text;
-    let (mut spans, mut from) = (Vec::new(), 0);
-    for at in (0..messages.len()).filter(|at| messages[*at].is_trained == Some(false)) {
-        let without = span_of(template, messages, at, &text)?;
-        spans.push(from..without.start);
-        from = without.end;
-    }
-    spans.push(from..text.len());
-    spans.retain(|span| !span.is_empty());
-    Ok((text, spans))
-}
-
-/// Returns the place of a message in the text of all: the difference of the text up to it and the text of those before it, with the prompt for an answer if
-/// it is one.
-fn span_of(
-    template: &ChatTemplate,
-    messages: &[Message],
-    at: usize,
-    text: &str,
-) -> Result<Range<usize>, String> {
-    let before = match at {
-        0 => String::new(),
-        _ => template.render(&messages[..at], messages[at].role == ASSISTANT)?.text,
-    };
-    let through = template.render(&messages[..=at], false)?.text;
-    let place = at + 1;
-    if !through.starts_with(&before) {
-        return Err(format!(
-            "the chat template does not tell where message {place} begins: the text with it does not begin with that of the messages before it and the prompt; {MARK_IT}"
-        ));
-    }
-    if !text.starts_with(&through) {
-        return Err(format!(
-            "the chat template does not tell where message {place} ends: its text depends on later messages; {MARK_IT}"
-        ));
-    }
-    Ok(before.len()..through.len())
 }
 
 #[cfg(test)]

@@ -5,14 +5,20 @@ mod counts;
 mod date;
 mod dialogue;
 mod encoded;
+mod extras;
 mod found;
 mod generation;
+mod held_out;
+mod message;
+mod numbers;
 mod python;
 mod rows;
+mod spans;
 mod table;
 mod template;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::fmt;
 use std::path::Path;
@@ -23,6 +29,11 @@ pub(crate) use self::conversation::Conversation;
 pub use self::counts::ConversationCounts;
 use self::date::Date;
 pub use self::dialogue::Dialogue;
+pub use self::found::TextEnds;
+pub use self::held_out::{HeldOutChat, HeldOutConversation};
+#[cfg(feature = "parquet")]
+pub(crate) use self::numbers::of_float;
+pub(crate) use self::numbers::parse as parse_json;
 pub(crate) use self::rows::{PAD, VOCABULARY_MAX, row_bytes};
 pub use self::rows::{START, TOKEN_MASK, TRAINED};
 pub(crate) use self::table::RowReader;
@@ -30,7 +41,7 @@ use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]
@@ -74,8 +85,7 @@ impl Chat {
         };
         let beside = tokenizer.path().parent().filter(|_| tokenizer.json().is_some());
         let found = found::find(settings.chat_template.as_deref().map(Path::new), beside)?;
-        let own_end = Some(config.separator.clone()).filter(|separator| separator != DataConfig::SEPARATOR);
-        let end = own_end.or_else(|| found.end());
+        let end = config.separator.clone().or_else(|| found.end());
         let column = match (&source.field, &source.column) {
             (Some(name), _) | (None, Some(Column::Name(name))) => Some(name.clone()),
             _ => None,

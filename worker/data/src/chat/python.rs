@@ -6,6 +6,15 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::date::Date;
+use super::{numbers, texts};
+
+/// Message for a list or a mapping that is printed.
+pub(super) const PRINTS: &str = "it prints a list or a mapping, in Python's own form: print it with `tojson`";
+
+/// Whether a value prints as in Python.
+pub(super) fn is_printed(value: &Value) -> bool {
+    !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+}
 
 /// The message of a template's `raise_exception`.
 #[derive(Debug)]
@@ -26,6 +35,26 @@ pub(super) fn add_to(environment: &mut Environment<'_>, date: Option<Date>) {
         Err::<Value, Error>(error.with_source(Raised(message)))
     });
     environment.add_filter("tojson", tojson);
+    texts::add_to(environment);
+    environment.add_filter("string", |value: &Value| match numbers::shown(value) {
+        Some(number) => Ok(Value::from(number)),
+        None if value.as_str().is_some() => Ok(value.clone()),
+        None if is_printed(value) => Ok(Value::from(value.to_string())),
+        None => Err(Error::new(ErrorKind::InvalidOperation, PRINTS)),
+    });
+    environment.add_test("number", |value: &Value| {
+        value.kind() == ValueKind::Bool || numbers::is_integer(value).is_some()
+    });
+    environment.add_test("integer", |value: &Value| numbers::is_integer(value) == Some(true));
+    environment.add_test("float", |value: &Value| numbers::is_integer(value) == Some(false));
+    // As Jinja's tests: what has a length and items, and what can be iterated over.
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    environment.add_test("iterable", |value: &Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Undefined | String | Seq | Map | Iterable)
+    });
     if let Some(date) = date {
         environment.add_function("strftime_now", move |format: String| {
             date.formatted(&format).map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
@@ -83,10 +112,13 @@ impl Dump {
         if depth > DEPTH_MAX {
             return Err(Error::new(ErrorKind::InvalidOperation, "tojson of too many levels"));
         }
+        if let Some(number) = numbers::written(value) {
+            self.out += &number;
+            return Ok(());
+        }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.out += &number(value),
             ValueKind::String => self.text(value.as_str().unwrap_or_default()),
             ValueKind::Map => {
                 let mut pairs = Vec::new();
@@ -172,29 +204,4 @@ impl Dump {
         }
         self.out.push('"');
     }
-}
-
-/// Returns a number as Python shows it.
-fn number(value: &Value) -> String {
-    match (value.is_integer(), f64::try_from(value.clone())) {
-        (false, Ok(number)) => float(number),
-        _ => value.to_string(),
-    }
-}
-
-/// Python's `repr`: the shortest digits that give the number again, with an exponent below 1e-4 and from 1e16 on.
-fn float(number: f64) -> String {
-    if number.is_nan() {
-        return "NaN".to_owned();
-    }
-    if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    if number == 0.0 || (1e-4..1e16).contains(&number.abs()) {
-        return format!("{number:?}");
-    }
-    let shown = format!("{number:e}");
-    let (digits, exponent) = shown.split_once('e').unwrap_or((&shown, "0"));
-    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
-    format!("{digits}e{sign}{exponent:0>2}")
 }

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use longhaul_common::config::ConversationKind;
 use minijinja::Value;
 
+#[cfg(feature = "parquet")]
+use super::conversation::is_beside;
 use super::{Chat, Conversation};
 use crate::DataError;
 
-/// Columns read beside those that name a form.
-#[cfg(feature = "parquet")]
-const BESIDE: [&str; 7] = ["input", "system", "tools", "functions", "documents", "images", "history"];
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
 
@@ -36,10 +35,11 @@ impl RowReader {
     pub(crate) fn columns(&mut self, columns: &[&str]) -> Result<Vec<usize>, DataError> {
         let kind = self.learn(columns)?;
         let list = self.chat.column.as_deref();
-        let is_read = |name: &str| match list {
+        let is_of_form = |name: &str| match list {
             Some(list) => name == list,
-            None => kind.columns().contains(&name) || BESIDE.contains(&name),
+            None => kind.columns().contains(&name),
         };
+        let is_read = |name: &str| is_of_form(name) || is_beside(name);
         for wanted in self.wanted(kind) {
             match columns.iter().filter(|name| **name == wanted).count() {
                 1 => {}
@@ -61,7 +61,8 @@ impl RowReader {
         let columns: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
         let kind = self.learn(&columns)?;
         if let Some(missing) = self.wanted(kind).find(|wanted| !columns.contains(wanted)) {
-            return Ok(Err(format!("it has no field `{missing}`; {}", named(&columns))));
+            let told = || format!("it has no field `{missing}`; {}", named(&columns));
+            return Ok(Err(of_a_message(&columns).unwrap_or_else(told)));
         }
         Ok(Conversation::read(row, kind, self.chat.column.as_deref()))
     }
@@ -103,6 +104,7 @@ fn recognised(columns: &[&str]) -> Result<ConversationKind, String> {
     };
     match found[..] {
         [kind] => Ok(kind),
+        [] if let Some(remedy) = of_a_message(columns) => Err(remedy),
         [] => Err(format!(
             "its columns are of no known form of conversations; {}; known are {}; a list of messages under another name is named by field or column of the source",
             named(columns),
@@ -114,6 +116,16 @@ fn recognised(columns: &[&str]) -> Result<ConversationKind, String> {
             named(columns)
         )),
     }
+}
+
+/// Returns the remedy for a file whose objects are messages.
+fn of_a_message(columns: &[&str]) -> Option<String> {
+    let [role, content] = [["role", "content"], ["from", "value"]]
+        .into_iter()
+        .find(|names| names.iter().all(|name| columns.contains(name)))?;
+    Some(format!(
+        "its objects have `{role}` and `{content}`, so they are messages, and each list of them is a conversation: `jq -c '{{messages: .}}' IN > OUT.jsonl` makes records of the lists"
+    ))
 }
 
 fn named(columns: &[&str]) -> String {

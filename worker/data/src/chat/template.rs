@@ -1,5 +1,6 @@
 //! A model's chat template, in the environment that transformers gives it (`utils/chat_template_utils.py`).
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +8,13 @@ use std::sync::Arc;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value, escape_formatter};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::conversation::Message;
 use super::date::Date;
+use super::extras::Extras;
 use super::generation::{self, MARKS};
+use super::message::Message;
 use super::python::{self, Raised};
+use super::{numbers, texts};
 
 /// Most bytes of a template: a hundred times those of the longest.
 pub(super) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -27,7 +29,12 @@ pub(super) struct ChatTemplate {
     /// Names and texts of the tokenizer's special tokens.
     specials: Vec<(String, String)>,
     has_generation: bool,
+    prompts: bool,
+    /// Names that it reads and does not set, in order.
+    undeclared: BTreeSet<String>,
     uses_clock: bool,
+    /// The tokenizer's own template for conversations with tools.
+    for_tools: Option<Box<Self>>,
     hash: blake3::Hash,
 }
 
@@ -49,19 +56,24 @@ impl ChatTemplate {
         specials: Vec<(String, String)>,
         date: Option<Date>,
     ) -> Result<Self, String> {
+        // As Jinja reads them, in texts and between them.
+        let source = &source.replace("\r\n", "\n").replace('\r', "\n");
+        if let Some(reason) = texts::refused_in(source) {
+            return Err(reason);
+        }
         let (translated, has_generation) = generation::translated(source);
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| shown(&error))?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(unknown_method_callback);
         environment.set_formatter(|out, state, value| match value.kind() {
-            ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => Err(Error::new(
-                minijinja::ErrorKind::InvalidOperation,
-                "it prints a list or a mapping, in Python's own form: print it with `tojson`",
-            )),
-            _ => escape_formatter(out, state, value),
+            ValueKind::Number => {
+                let shown = numbers::shown(value).map_or_else(|| value.clone(), Value::from);
+                escape_formatter(out, state, &shown)
+            }
+            _ if python::is_printed(value) => escape_formatter(out, state, value),
+            _ => Err(Error::new(minijinja::ErrorKind::InvalidOperation, python::PRINTS)),
         });
         generation::add_to(&mut environment);
         python::add_to(&mut environment, date);
@@ -69,12 +81,54 @@ impl ChatTemplate {
         let mut hasher = blake3::Hasher::new();
         let date = date.map(|date| date.to_string()).unwrap_or_default();
         let names = specials.iter().flat_map(|(name, text)| [name.as_str(), text]);
-        for part in [source, &date].into_iter().chain(names) {
+        for part in [source.as_str(), &date].into_iter().chain(names) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
+        let undeclared =
+            environment.get_template(NAME).map_err(|error| shown(&error))?.undeclared_variables(false);
         let (environment, hash) = (Arc::new(environment), hasher.finalize());
-        Ok(Self { environment, specials, has_generation, uses_clock: source.contains("strftime_now"), hash })
+        Ok(Self {
+            environment,
+            specials,
+            has_generation,
+            prompts: source.contains("add_generation_prompt"),
+            undeclared: undeclared.into_iter().collect(),
+            uses_clock: source.contains("strftime_now"),
+            for_tools: None,
+            hash,
+        })
+    }
+
+    /// Returns it with another template for conversations with tools.
+    pub(super) fn with_tools(self, other: Self) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.hash.as_bytes()).update(other.hash.as_bytes());
+        Self { for_tools: Some(Box::new(other)), hash: hasher.finalize(), ..self }
+    }
+
+    /// Returns the template for a conversation.
+    ///
+    /// # Errors
+    /// It has tools, and the template does not read them.
+    pub(super) fn for_tools(&self, extras: &Extras) -> Result<&Self, &'static str> {
+        if extras.tools().is_none() {
+            return Ok(self);
+        }
+        let template = self.for_tools.as_deref().unwrap_or(self);
+        template.undeclared.contains("tools").then_some(template).ok_or(
+            "it has tools, and the chat template does not read `tools`: name one that does in data.conversations.chat_template, or leave the conversation out",
+        )
+    }
+
+    /// Returns the names that it reads and does not set.
+    pub(super) fn undeclared(&self) -> impl Iterator<Item = &str> {
+        self.undeclared.iter().map(String::as_str)
+    }
+
+    /// Whether it knows prompts for an answer.
+    pub(super) fn prompts(&self) -> bool {
+        self.prompts
     }
 
     /// Whether it marks generated text.
@@ -91,16 +145,22 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// The template refuses them or fails, or they have a character that no text has.
-    pub(super) fn render(&self, messages: &[Message], prompts: bool) -> Result<Rendered, String> {
+    pub(super) fn render(
+        &self,
+        messages: &[Message],
+        extras: &Extras,
+        prompts: bool,
+    ) -> Result<Rendered, String> {
         let values = messages.iter().map(Message::value);
         let own = [
             ("messages", values.collect::<Vec<Value>>().into()),
-            ("tools", Value::from(())),
+            ("tools", extras.tools().cloned().unwrap_or_else(|| Value::from(()))),
             ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(prompts)),
         ];
         let specials = self.specials.iter().map(|(name, text)| (name.as_str(), Value::from(text.as_str())));
-        let context = Value::from_pairs(own.into_iter().chain(specials));
+        // As in transformers, variables replace special tokens.
+        let context = Value::from_pairs(own.into_iter().chain(specials).chain(extras.variables()));
         let template = self.environment.get_template(NAME).map_err(|error| shown(&error))?;
         let rendered = template.render(context).map_err(|error| self.refused(&error))?;
         let (text, generated) = generation::unmarked(&rendered);

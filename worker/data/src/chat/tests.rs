@@ -1,5 +1,8 @@
 //! Against what transformers renders, tokenises and masks (`tests/fixtures/make_chats.py`), and wrong inputs.
 
+mod beside;
+mod kinds;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -17,12 +20,15 @@ use super::{Chat, ConversationCounts, Tokenizer};
 struct Fixture {
     date: String,
     names: BTreeMap<String, Option<String>>,
+    #[cfg(feature = "tokenizers")]
     tokenizer: serde_json::Value,
     templates: BTreeMap<String, String>,
     conversations: BTreeMap<String, Value>,
+    #[cfg(feature = "tokenizers")]
     cases: Vec<Case>,
 }
 
+#[cfg(feature = "tokenizers")]
 #[derive(Deserialize)]
 struct Case {
     template: String,
@@ -89,7 +95,7 @@ fn trained(chat: &Chat, conversation: &Conversation) -> Result<Vec<String>, Stri
 #[test]
 fn texts_tokens_and_masks_are_those_of_transformers() {
     let (fixture, mut raised) = (Fixture::read(), 0);
-    let tokenizer = fixture.tokenizer();
+    let (tokenizer, none) = (fixture.tokenizer(), super::extras::Extras::default());
     for case in &fixture.cases {
         let at = format!("{}, {}", case.template, case.conversation);
         let chat = chat(fixture.template(&fixture.templates[&case.template]));
@@ -100,10 +106,10 @@ fn texts_tokens_and_masks_are_those_of_transformers() {
             raised += 1;
             continue;
         }
-        let Conversation::Messages(list) = &conversation else { panic!("{at}") };
+        let Conversation::Messages(list, _) = &conversation else { panic!("{at}") };
         let template = chat.template.as_ref().unwrap();
-        assert_eq!(template.render(list, false).unwrap().text, case.text, "{at}");
-        assert_eq!(template.render(list, true).unwrap().text, case.prompt, "{at}");
+        assert_eq!(template.render(list, &none, false).unwrap().text, case.text, "{at}");
+        assert_eq!(template.render(list, &none, true).unwrap().text, case.prompt, "{at}");
         let encoded = encoded.unwrap_or_else(|reason| panic!("{at}: {reason}"));
         assert_eq!(encoded.tokens, case.ids, "{at}");
         assert_eq!(encoded.trained.iter().copied().map(u8::from).collect::<Vec<_>>(), case.mask, "{at}");
@@ -136,8 +142,13 @@ fn without_generation_blocks_the_answers_are_the_differences_of_prefixes() {
     let reason =
         trained(&chat(fixture.template(&source)), &fixture.conversation("reasoning within")).unwrap_err();
     assert!(reason.contains("where message 2 ends: its text depends on later messages"), "{reason}");
-    // The system's text moves to the last turn.
+    // The system's text moves to the last turn, which tells no place where prompts are part of it.
     let source = fixture.templates["mistral"].replace("generation", "with");
+    assert_eq!(
+        trained(&chat(fixture.template(&source)), &conversation).unwrap(),
+        ["Lima</s>", "Sucre 🙂, ü</s>"]
+    );
+    let source = source + "{{ ' ' if add_generation_prompt }}";
     let reason = trained(&chat(fixture.template(&source)), &conversation).unwrap_err();
     assert!(reason.contains("where message 3 begins") && reason.contains("{% generation %}"), "{reason}");
 }
@@ -152,22 +163,35 @@ fn with(source: &str) -> Chat {
 #[test]
 fn messages_say_themselves_whether_they_are_trained_on() {
     let list = r#"[{"role":"user","content":"a","weight":0},{"role":"assistant","content":"b","train":false},
+        {"role":"assistant","content":"b","loss":false},
         {"role":"user","content":"c"},{"role":"assistant","content":"d","weight":1.0},{"role":"assistant","content":"e","training":true}]"#;
     let conversation = messages(value(list)).unwrap();
     for source in [CHATML, MARKED] {
         assert_eq!(trained(&with(source), &conversation).unwrap(), ["d</>", "e</>"]);
         let all = Chat { train_on: TrainOn::All, ..with(source) };
-        let expected = ["<assistant>", "<user>c</><assistant>d</><assistant>e</>"];
-        assert_eq!(
-            trained(&all, &conversation).unwrap(),
-            if source == CHATML { &expected[..] } else { &expected[1..] }
-        );
+        let expected = ["<assistant>", "<assistant>", "<user>c</><assistant>d</><assistant>e</>"];
+        assert_eq!(trained(&all, &conversation).unwrap(), expected);
     }
     for (message, words) in [
-        (r#"{"role":"assistant","content":"a","weight":0.5}"#, "its weight is 0.5, and 0 or 1"),
-        (r#"{"role":"assistant","content":"a","train":"no"}"#, "its train is no, and"),
+        (
+            r#"{"role":"assistant","content":"a","weight":0.5}"#,
+            "its weight is 0.5: 0 or 1 is wanted, without quotes",
+        ),
+        (
+            r#"{"role":"assistant","content":"a","train":"no"}"#,
+            "its train is the text \"no\": false or true, or 0 or 1, is wanted",
+        ),
+        (r#"{"role":"assistant","content":"a","weight":false}"#, "its weight is false: 0 or 1 is wanted"),
+        (r#"{"role":"assistant","content":"a","training":[]}"#, "its training is a list: false or true,"),
+        (
+            r#"{"role":"assistant","content":"a","train":true,"training":false}"#,
+            "its fields train and training contradict",
+        ),
         (r#"{"role":"user","content":"a","train":true}"#, "it is to be trained on, and of the role \"user\""),
-        (r#"{"role":"assistant","content":"a","train":true,"weight":0}"#, "contradict each other"),
+        (
+            r#"{"role":"assistant","content":"a","train":true,"weight":0}"#,
+            "its fields train and weight contradict each other: leave one out",
+        ),
         (r#"{"role":"assistant","content":"a","train_detail":[]}"#, "train_detail, which is not read"),
     ] {
         let reason = messages(value(&format!("[{message}]"))).unwrap_err();
@@ -226,10 +250,6 @@ fn what_is_no_conversation_is_refused_with_the_cause() {
         (list(r#"[{"role":"assistant","content":null}]"#), "its `content` is null, and no text"),
         (list(r#"[{"content":"a"}]"#), "its `role` is missing, and no text"),
         (list(r#"[{"role":"user","content":"\ufdd0"}]"#), "U+FDD0 or U+FDD1"),
-        (
-            list(r#"[{"role":"user","content":"a"}],"tools":[{"name":"find"}]"#),
-            "it has tools, which are not passed",
-        ),
         (r#"{"conversations":[{"from":"bing","value":"a"}]}"#.to_owned(), "its role is \"bing\""),
         (r#"{"instruction":"a","input":[],"output":"b"}"#.to_owned(), "its input is a list"),
         (r#"{"prompt":"","completion":""}"#.to_owned(), "it is empty"),

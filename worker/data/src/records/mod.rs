@@ -26,6 +26,7 @@ mod json_lines;
 mod kinds;
 mod known;
 mod no_tokens;
+mod objects;
 mod pickles;
 mod prose;
 mod remedies;
@@ -42,6 +43,7 @@ mod text_names;
 mod tokens;
 mod torn;
 mod web_dataset;
+pub(crate) mod whole_rows;
 mod width;
 
 use std::path::Path;

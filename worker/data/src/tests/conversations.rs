@@ -10,7 +10,7 @@ use super::*;
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}.{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
 
 /// The lines of `[data]` for these sources, with the template of the folder.
-fn lines(folder: &Folder, sources: &str, length: u32, more: &str) -> String {
+pub(super) fn lines(folder: &Folder, sources: &str, length: u32, more: &str) -> String {
     let template = folder.path().join("chat.jinja");
     std::fs::write(&template, TEMPLATE).unwrap();
     format!(
@@ -19,7 +19,7 @@ fn lines(folder: &Folder, sources: &str, length: u32, more: &str) -> String {
 }
 
 /// Returns the conversations of all rows as text, trained parts in brackets, sorted.
-fn texts(data: &Dataset) -> Vec<String> {
+pub(super) fn texts(data: &Dataset) -> Vec<String> {
     let mut all = Vec::new();
     for position in 0..data.samples() {
         let Content::Row(row) = data.sample(position, 1).unwrap().content else { panic!("no row") };
@@ -42,7 +42,7 @@ fn texts(data: &Dataset) -> Vec<String> {
     all.into_iter().map(|text| String::from_utf8(text).unwrap().trim_end_matches(']').to_owned()).collect()
 }
 
-fn one_of(number: usize) -> String {
+pub(super) fn one_of(number: usize) -> String {
     let (question, answer) = ("q".repeat(number % 7), number.to_string());
     format!(
         r#"{{"messages":[{{"role":"user","content":"{question}"}},{{"role":"assistant","content":"{answer}"}}]}}"#
@@ -159,7 +159,9 @@ fn rows_are_lent_to_workers_without_the_files() {
     let cache = there.path().join("cache");
     let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
     let supply = Arc::new(Neighbour { provider, stock: Arc::clone(&stock), fetched: Mutex::default() });
-    let data = Dataset::elsewhere(&config, &catalogue, &stock, &(Arc::clone(&supply) as _)).unwrap();
+    let data =
+        Dataset::elsewhere(&config, &Tokenizer::Bytes, &catalogue, &stock, &(Arc::clone(&supply) as _))
+            .unwrap();
     assert_eq!((data.data_hash(), data.samples()), (whole.data_hash(), 2000));
     let some: Vec<u64> = (0..2000).step_by(40).collect();
     assert_eq!(data.batch(some.clone(), 7).unwrap(), whole.batch(some, 7).unwrap());

@@ -81,7 +81,7 @@ fn remote(
         fetched: Mutex::default(),
     });
     let supply: Arc<dyn Supply> = Arc::<Neighbour>::clone(&neighbour);
-    (neighbour, Dataset::elsewhere(&config, &catalogue, &stock, &supply).unwrap())
+    (neighbour, Dataset::elsewhere(&config, &Tokenizer::Bytes, &catalogue, &stock, &supply).unwrap())
 }
 
 impl Pair {
@@ -360,7 +360,7 @@ fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
     of_another_tokenizer.tokenizer = Some([1; 32]);
     let supply: Arc<dyn Supply> = pair.remote(None).0;
     for wrong in [few, of_another_tokenizer] {
-        let refused = Dataset::elsewhere(&config(LINES), &wrong, &stock, &supply);
+        let refused = Dataset::elsewhere(&config(LINES), &Tokenizer::Bytes, &wrong, &stock, &supply);
         assert!(matches!(refused, Err(DataError::Catalogue { .. })), "{refused:?}");
     }
     // Sources without shards take many times their wire size in memory.

@@ -1,6 +1,7 @@
 //! Sources from files to batches.
 
 mod ahead;
+mod conversation_files;
 mod conversations;
 mod damage;
 mod damaged_sources;
@@ -11,8 +12,11 @@ mod formats;
 mod images;
 mod lent;
 mod looked;
+#[cfg(feature = "tokenizers")]
+mod masking;
 mod noted;
 mod preparing;
+#[cfg(feature = "remote-data")]
 mod pruning;
 #[cfg(all(feature = "gzip", feature = "parquet"))]
 mod refused;
@@ -23,6 +27,7 @@ mod remote;
 mod samples;
 #[cfg(feature = "tokenizers")]
 mod separators;
+#[cfg(feature = "remote-data")]
 mod server;
 mod sets;
 mod silent;
@@ -32,6 +37,7 @@ mod tables;
 mod token_indexes;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
+#[cfg(feature = "tokenizers")]
 mod told;
 
 use std::path::{Path, PathBuf};

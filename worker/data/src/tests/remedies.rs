@@ -1,8 +1,9 @@
 //! Refused files and records are reported with a remedy: each kind with its own cases.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
@@ -254,26 +255,48 @@ fn binary() -> RecordBatch {
     RecordBatch::try_new(Arc::new(schema), vec![bytes]).unwrap()
 }
 
-fn binary_parquet() -> Vec<u8> {
-    let (table, mut file) = (binary(), Vec::new());
+fn parquet_of(table: &RecordBatch) -> Vec<u8> {
+    let mut file = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut file, table.schema(), None).unwrap();
-    writer.write(&table).unwrap();
+    writer.write(table).unwrap();
     writer.close().unwrap();
     file
 }
 
-fn binary_arrow() -> Vec<u8> {
-    let (table, mut file) = (binary(), Vec::new());
+fn arrow_of(table: &RecordBatch) -> Vec<u8> {
+    let mut file = Vec::new();
     let mut writer = FileWriter::try_new(&mut file, &table.schema()).unwrap();
-    writer.write(&table).unwrap();
+    writer.write(table).unwrap();
     writer.finish().unwrap();
     drop(writer);
     file
 }
 
+/// As `datasets` writes a column of unlike values: each text is the JSON of a value.
+#[test]
+fn a_column_of_json_values_is_refused_with_what_decodes_them() {
+    let kind: HashMap<String, String> =
+        HashMap::from([("ARROW:extension:name".to_owned(), "arrow.json".to_owned())]);
+    let table = |is_json: bool| {
+        let field = Field::new("text", DataType::Utf8, false);
+        let field = if is_json { field.with_metadata(kind.clone()) } else { field };
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["\"one\"", "2"]));
+        let other = Field::new("other", DataType::Utf8, false).with_metadata(kind.clone());
+        RecordBatch::try_new(Arc::new(Schema::new(vec![field, other])), vec![texts.clone(), texts]).unwrap()
+    };
+    for (name, file) in [("a.parquet", parquet_of(&table(true))), ("a.arrow", arrow_of(&table(true)))] {
+        let message = refused(name, "", &file);
+        assert!(message.contains("`text` has the type JSON") && message.contains("to_json("), "{message}");
+    }
+    // A column that is not read may have it.
+    for (name, file) in [("a.parquet", parquet_of(&table(false))), ("a.arrow", arrow_of(&table(false)))] {
+        assert!(read_as(name, "", &file).is_ok(), "{name}");
+    }
+}
+
 #[test]
 fn a_table_that_is_cut_off_packed_encrypted_or_of_bytes_is_told_with_what_helps() {
-    let (parquet, arrow) = (binary_parquet(), binary_arrow());
+    let (parquet, arrow) = (parquet_of(&binary()), arrow_of(&binary()));
     let encrypted = [&b"PARE\x2c\0\0\0"[..], &parquet[8..parquet.len() - 4], b"PARE"].concat();
     let cast = "column `text` of ";
     let bytes = "holds Binary and not text: if its bytes are UTF-8, `table.set_column(0, \"text\", table[\"text\"].cast(\"string\"))` of pyarrow makes text of them: write that table";

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::masking::MaskVisit;
 use crate::sample::SampleShape;
 use crate::{HostBatch, Values};
 
@@ -45,11 +46,11 @@ fn tokens_are_what_their_bytes_say_however_many_those_are() {
         let stored: Vec<u8> =
             wanted.iter().flat_map(|token| token.to_le_bytes()[..token_bytes].to_vec()).collect();
         let mut batch = HostBatch::new(wanted.len() - 1);
-        SampleShape::Tokens(3).push(&stored, token_bytes, &mut batch);
+        SampleShape::Tokens(3).push(&stored, token_bytes, MaskVisit::HeldOut { sample: 0 }, &mut batch);
         assert_eq!(rows(&batch), wanted, "{token_bytes} bytes");
     }
     let mut batch = HostBatch::new(0);
-    SampleShape::Tokens(0).push(&[1, 2, 3, 4], 4, &mut batch);
+    SampleShape::Tokens(0).push(&[1, 2, 3, 4], 4, MaskVisit::HeldOut { sample: 0 }, &mut batch);
     assert_eq!(rows(&batch), [0x0403_0201]);
 }
 

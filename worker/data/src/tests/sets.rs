@@ -15,6 +15,7 @@ fn read_all(pattern: &str, keys: &str, files: &[(&str, &str)]) -> Result<String,
     folder.open(&lines).map(|data| text(&data)).map_err(|error| error.to_string())
 }
 
+#[cfg(feature = "gzip")]
 #[test]
 fn what_does_not_belong_to_a_source_is_refused_with_its_name() {
     for (pattern, files, words) in [
@@ -101,6 +102,7 @@ fn files_with_the_content_of_others_are_told() {
     }
 }
 
+#[cfg(feature = "images")]
 #[test]
 fn folders_of_splits_are_no_classes() {
     let folder = Folder::new();

@@ -171,6 +171,7 @@ fn of_a_field_that_is_there_twice_neither_is_taken() {
     assert_eq!(read_as("a.jsonl", "", others).as_deref(), Ok("aa|"));
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn columns_of_one_name_and_a_stream_behind_another_are_refused_by_name() {
     use std::sync::Arc;
@@ -202,6 +203,7 @@ fn columns_of_one_name_and_a_stream_behind_another_are_refused_by_name() {
     assert_eq!(read(", column = 2", &twice).as_deref(), Ok("two|"));
 }
 
+#[cfg(all(feature = "gzip", feature = "parquet"))]
 #[test]
 fn content_decides_where_a_name_says_something_else() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
@@ -416,6 +418,7 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
 }
 
 /// File names of Spark and pandas, with other extensions than the pattern.
+#[cfg(all(feature = "gzip", feature = "parquet"))]
 #[test]
 fn files_that_are_named_as_another_format_than_their_pattern_are_refused_unless_it_is_said_what_they_are() {
     for (name, pattern, words) in [

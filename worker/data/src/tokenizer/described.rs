@@ -103,6 +103,13 @@ impl Described {
         self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
     }
 
+    /// Returns the special tokens that it would put before each text.
+    pub(super) fn beginning(&self) -> Vec<u32> {
+        let Ok(around) = self.called(|tokenizer| tokenizer.encode("a", true)) else { return Vec::new() };
+        let tokens = around.get_ids().iter().zip(around.get_special_tokens_mask());
+        tokens.take_while(|(_, is_special)| **is_special == 1).map(|(token, _)| *token).collect()
+    }
+
     /// Returns its largest token.
     pub(super) fn largest(&self) -> Option<u32> {
         self.tokenizer.get_vocab(true).into_values().max()
@@ -113,6 +120,20 @@ impl Described {
         let mut added: Vec<_> = self.tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_unstable_by_key(|(number, _)| *number);
         added.into_iter().filter(|(_, token)| token.special).map(|(_, token)| token.content).collect()
+    }
+
+    /// Returns the numbers of its special tokens, in order.
+    pub(super) fn special_numbers(&self) -> Vec<u32> {
+        let added = self.tokenizer.get_added_tokens_decoder().into_iter();
+        let mut numbers: Vec<u32> =
+            added.filter(|(_, token)| token.special).map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Returns the number of a token.
+    pub(super) fn number(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
     }
 
     /// Returns the added token at the start of a separator that takes the blanks before it.

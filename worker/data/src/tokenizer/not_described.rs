@@ -35,7 +35,19 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn beginning(&self) -> Vec<u32> {
+        match self.never {}
+    }
+
     pub(super) fn special(&self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(super) fn special_numbers(&self) -> Vec<u32> {
+        match self.never {}
+    }
+
+    pub(super) fn number(&self, _: &str) -> Option<u32> {
         match self.never {}
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Adapter {
     scale: f64,
     /// The trained length of each row of W + scale·B·A, which gives its direction alone (Liu et al. 2024, "DoRA", arXiv 2402.09353): [out].
     magnitude: Option<Tensor>,
+    /// Number of its dropout.
+    number: u64,
 }
 
 impl Adapter {
@@ -21,7 +23,9 @@ impl Adapter {
     pub(super) fn of(parameters: &Parameters, name: &str, lora: &Lora) -> Option<Self> {
         let [down, up] = adapter_names(name).map(|name| parameters.trained(&name));
         let magnitude = parameters.trained(&magnitude_name(name));
-        Some(Self { down: down?, up: up?, scale: lora.scale(), magnitude })
+        // Equal in each part of a model.
+        let number = lora.weights.iter().position(|weight| weight == name)? as u64;
+        Some(Self { down: down?, up: up?, scale: lora.scale(), magnitude, number })
     }
 
     /// Whether it changes the product of the weight itself.
@@ -38,6 +42,7 @@ impl Adapter {
         products: &Products,
         weight: impl Fn() -> Result<Tensor, TchError>,
     ) -> Result<Tensor, TchError> {
+        let x = products.dropped(x, self.number)?; // [.., in]
         let inner = x.f_linear::<Tensor>(&products.cast(&self.down)?, None)?; // [.., R]
         let outer = inner.f_linear::<Tensor>(&products.cast(&self.up)?, None)?; // [.., out]
         let sum = product.f_add(&outer.f_mul_scalar(self.scale)?)?; // [.., out]

@@ -2,8 +2,9 @@
 
 use tch::{Kind, TchError, Tensor};
 
+use super::Pass;
 use super::cache::Past;
-use super::documents::Documents;
+use super::dropout::Dropout;
 use super::precision::Products;
 
 /// A layer's way of attending.
@@ -15,32 +16,22 @@ pub(super) struct Attending {
     pub(super) window: Option<i64>,
     /// Soft cap of scores.
     pub(super) cap: Option<f64>,
+    /// Index of the layer in the model.
+    pub(super) layer: u32,
+    /// Index of the first head here.
+    pub(super) first_head: i64,
 }
 
 impl Products {
-    /// softmax(Q·Kᵀ/√E, causal)·V: see [`Self::attention_by`].
+    /// softmax(scale·Q·Kᵀ, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
+    /// the past too, which stores K and V, and with documents only to those of their own.
     pub(super) fn attention(
         &self,
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
         past: Option<Past<'_>>,
-        documents: Option<&Documents>,
-    ) -> Result<Tensor, TchError> {
-        let width = q.size().last().copied().unwrap_or(1);
-        let attending = Attending { scale: (width as f64).sqrt().recip(), window: None, cap: None };
-        self.attention_by(q, k, v, past, documents, &attending)
-    }
-
-    /// softmax(scale·Q·Kᵀ, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
-    /// the past too, which stores K and V, and with documents only to those of their own.
-    pub(super) fn attention_by(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        past: Option<Past<'_>>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
         attending: &Attending,
     ) -> Result<Tensor, TchError> {
         let [batch, heads, length, width] = q.size()[..] else {
@@ -52,16 +43,18 @@ impl Products {
             None => [k, v],
         }; // [B, G, S, E]
         let seen = k.size()[2];
-        let mask = match documents {
+        let dropout = pass.dropout.filter(|dropout| dropout.drops_attention());
+        let has_scores = attending.cap.is_some() || dropout.is_some();
+        let mask = match pass.documents {
             Some(documents) => Some(documents.mask(attending.window)?), // [B, 1, T, T]
-            None => attending.mask(length, seen, q.device())?,          // [T, S]
+            None => attending.mask(length, seen, has_scores, q.device())?, // [T, S]
         };
-        let mixed = match attending.cap {
-            Some(cap) => capped(&q, &k, &v, mask.as_ref(), attending.scale, cap)?,
-            None => {
+        let mixed = match has_scores {
+            true => attending.by_scores(&q, &k, &v, mask.as_ref(), dropout)?,
+            false => {
                 // libtorch's efficient kernels take a mask, or groups of queries, and not both.
                 let groups = heads / k.size()[1];
-                let [k, v] = match documents.is_some() && groups > 1 {
+                let [k, v] = match pass.documents.is_some() && groups > 1 {
                     true => [
                         k.f_repeat_interleave_self_int(groups, 1, None)?,
                         v.f_repeat_interleave_self_int(groups, 1, None)?,
@@ -89,11 +82,17 @@ impl Products {
 
 impl Attending {
     /// Returns the tokens [T, S] that each query sees; `None`: those before it and itself, with nothing before the first query, or all for
-    /// a single query.
-    fn mask(&self, length: i64, seen: i64, device: tch::Device) -> Result<Option<Tensor>, TchError> {
+    /// a single query. `has_scores`: only the last of these, as no kernel knows of the others.
+    fn mask(
+        &self,
+        length: i64,
+        seen: i64,
+        has_scores: bool,
+        device: tch::Device,
+    ) -> Result<Option<Tensor>, TchError> {
         let before = seen - length;
         let window = self.window.filter(|window| *window < seen);
-        if window.is_none() && (length == 1 || before == 0) && self.cap.is_none() {
+        if window.is_none() && (length == 1 || before == 0 && !has_scores) {
             return Ok(None);
         }
         let seen = Tensor::f_ones([length, seen], (Kind::Bool, device))?.f_tril(before)?;
@@ -102,24 +101,32 @@ impl Attending {
             None => Ok(Some(seen)),
         }
     }
-}
 
-/// Attention whose scores are bounded smoothly, as in Gemma 2: softmax in f32.
-fn capped(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    mask: Option<&Tensor>,
-    scale: f64,
-    cap: f64,
-) -> Result<Tensor, TchError> {
-    let groups = q.size()[1] / k.size()[1];
-    let [k, v] = [k, v].map(|of| of.f_repeat_interleave_self_int(groups, 1, None));
-    let scores = q.f_matmul(&k?.f_transpose(-2, -1)?)?.f_mul_scalar(scale)?; // [B, H, T, S]
-    let scores = scores.f_div_scalar(cap)?.f_tanh()?.f_mul_scalar(cap)?;
-    let scores = match mask {
-        Some(mask) => scores.f_masked_fill(&mask.f_logical_not()?, f64::NEG_INFINITY)?,
-        None => scores,
-    };
-    scores.f_softmax(-1, Kind::Float)?.f_to_kind(q.kind())?.f_matmul(&v?)
+    /// Attention with scores in memory: bounded smoothly, as in Gemma 2, or with dropout; softmax in f32.
+    pub(super) fn by_scores(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        dropout: Option<&Dropout>,
+    ) -> Result<Tensor, TchError> {
+        let groups = q.size()[1] / k.size()[1];
+        let [k, v] = [k, v].map(|of| of.f_repeat_interleave_self_int(groups, 1, None));
+        let scores = q.f_matmul(&k?.f_transpose(-2, -1)?)?.f_mul_scalar(self.scale)?; // [B, H, T, S]
+        let scores = match self.cap {
+            Some(cap) => scores.f_div_scalar(cap)?.f_tanh()?.f_mul_scalar(cap)?,
+            None => scores,
+        };
+        let scores = match mask {
+            Some(mask) => scores.f_masked_fill(&mask.f_logical_not()?, f64::NEG_INFINITY)?,
+            None => scores,
+        };
+        let weights = scores.f_softmax(-1, Kind::Float)?;
+        let weights = match dropout {
+            Some(dropout) => dropout.of_attention(&weights, self.layer, self.first_head)?,
+            None => weights,
+        };
+        weights.f_to_kind(q.kind())?.f_matmul(&v?)
+    }
 }

@@ -9,6 +9,7 @@ use super::Pass;
 use super::attention::Attending;
 use super::cache::{Cache, Past};
 use super::documents::Documents;
+use super::dropout::Site;
 use super::experts::Experts;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
@@ -101,12 +102,11 @@ impl Decoder {
         products: Products,
     ) -> Result<Self, TchError> {
         let layers = spec.layers_in(chunk);
-        let mixtures = (0..spec.layers).filter(|layer| of.experts_of(*layer).is_some()).count();
         Ok(Self {
             tokens: chunk.contains(&0).then(|| parameters.view("model.embed_tokens.weight")),
             embedding_scale: of.embedding_scale,
             tables: TurnTables::new(of, spec.context, layers.clone(), parameters.flat().device())?,
-            blocks: layers.map(|layer| Block::new(of, mixtures, parameters, layer, &products)).collect(),
+            blocks: layers.map(|layer| Block::new(spec, of, parameters, layer, &products)).collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(of, parameters, "model.norm"),
                 output: products.matrix(parameters, spec.output_projection()),
@@ -125,7 +125,7 @@ impl Decoder {
         pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
         let turns = self.turns(cache.map_or(0, Cache::len), input.size()[1], pass.documents)?;
-        let mut x = match self.embed(input) {
+        let mut x = match self.embed(input, pass) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
@@ -143,15 +143,16 @@ impl Decoder {
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
-    pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
+    pub(super) fn embed(&self, tokens: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
         let embedded = Tensor::f_embedding(self.tokens.as_ref()?, tokens, -1, false, false);
         // A frozen embedding may be narrower.
         let embedded = embedded.and_then(|x| x.f_to_kind(Kind::Float));
         // A product by 1 would cost a pass.
-        if self.embedding_scale == 1.0 {
-            return Some(embedded);
-        }
-        Some(embedded.and_then(|x| x.f_mul_scalar(self.embedding_scale)))
+        let embedded = match self.embedding_scale {
+            1.0 => embedded,
+            scale => embedded.and_then(|x| x.f_mul_scalar(scale)),
+        };
+        Some(embedded.and_then(|x| pass.dropped(x, Site::Embedding)))
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
@@ -162,9 +163,10 @@ impl Decoder {
     }
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
-    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+    pub(super) fn logits(&self, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
         let Head { norm, output, cap } = self.head.as_ref()?;
-        let logits = norm.forward(x).and_then(|x| self.products.linear(&x, output)); // [B, T, V]
+        let products = self.products.within(pass.dropout);
+        let logits = norm.forward(x).and_then(|x| products.linear(&x, output)); // [B, T, V]
         Some(match cap {
             Some(cap) => logits.and_then(|logits| logits.f_div_scalar(*cap)?.f_tanh()?.f_mul_scalar(*cap)),
             None => logits,
@@ -174,12 +176,13 @@ impl Decoder {
 
 impl Block {
     fn new(
+        spec: &ModelSpec,
         of: &model::Decoder,
-        mixtures: usize,
         parameters: &Parameters,
         layer: u32,
         products: &Products,
     ) -> Self {
+        let mixtures = (0..spec.layers).filter(|layer| of.experts_of(*layer).is_some()).count();
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let affine = |has_bias: bool, part: &str| Affine {
             weight: products.matrix(parameters, &format!("{}.weight", name(part))),
@@ -222,6 +225,8 @@ impl Block {
                 scale: of.score_scalar.sqrt().recip(),
                 window: of.window_of(layer).map(i64::from),
                 cap: of.score_cap,
+                layer,
+                first_head: spec.shard.first_of(spec.heads).into(),
             },
             head_width: i64::from(of.head_width),
             products: products.clone(),
@@ -235,11 +240,18 @@ impl Block {
         past: Option<Past<'_>>,
         pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let attention = |x: &Tensor| self.attention(x, turns, past, pass.documents);
+        let products = self.products.within(pass.dropout);
+        let attention = |x: &Tensor| {
+            let added = self.attention(x, turns, past, pass, &products)?;
+            pass.dropped(added, Site::Attention(self.layer))
+        };
         let x = x.f_add(&self.attention_norms.around(x, attention)?)?; // [B, T, D]
-        let feed_forward = |x: &Tensor| match &self.feed_forward {
-            FeedForward::Dense(dense) => dense.forward(x, &self.products),
-            FeedForward::Experts(experts) => experts.forward(x, pass.balance),
+        let feed_forward = |x: &Tensor| {
+            let added = match &self.feed_forward {
+                FeedForward::Dense(dense) => dense.forward(x, &products),
+                FeedForward::Experts(experts) => experts.forward(x, pass.balance),
+            };
+            pass.dropped(added?, Site::FeedForward(self.layer))
         };
         x.f_add(&self.feed_forward_norms.around(&x, feed_forward)?) // [B, T, D]
     }
@@ -249,24 +261,25 @@ impl Block {
         x: &Tensor,
         turns: &Turns,
         past: Option<Past<'_>>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
+        products: &Products,
     ) -> Result<Tensor, TchError> {
-        let x = self.products.enter_columns(x)?; // [B, T, D]
-        let (q, k) = (self.query.of(&self.products, &x)?, self.key.of(&self.products, &x)?); // [B, T, H·E], [B, T, G·E]
+        let x = products.enter_columns(x)?; // [B, T, D]
+        let (q, k) = (self.query.of(products, &x)?, self.key.of(products, &x)?); // [B, T, H·E], [B, T, G·E]
         let (q, k) = match &self.query_norms {
             Some(QueryNorms { query, key, kind: QueryNorm::Width }) => {
                 (self.heads(&query.forward(&q)?)?, self.heads(&key.forward(&k)?)?)
             }
             Some(QueryNorms { query, key, kind: QueryNorm::Head }) => (
-                query.among(&self.products)?.forward(&self.heads(&q)?)?,
-                key.among(&self.products)?.forward(&self.heads(&k)?)?,
+                query.among(products)?.forward(&self.heads(&q)?)?,
+                key.among(products)?.forward(&self.heads(&k)?)?,
             ),
             None => (self.heads(&q)?, self.heads(&k)?),
         }; // [B, H, T, E], [B, G, T, E]
         let (q, k) = (turns.turn(self.layer, &q)?, turns.turn(self.layer, &k)?);
-        let v = self.heads(&self.value.of(&self.products, &x)?)?; // [B, G, T, E]
-        let mixed = self.products.attention_by(&q, &k, &v, past, documents, &self.attending)?; // [B, T, H·E]
-        self.out.of_rows(&self.products, &mixed) // [B, T, D]
+        let v = self.heads(&self.value.of(products, &x)?)?; // [B, G, T, E]
+        let mixed = products.attention(&q, &k, &v, past, pass, &self.attending)?; // [B, T, H·E]
+        self.out.of_rows(products, &mixed) // [B, T, D]
     }
 
     /// [B, T, heads·E] → [B, heads, T, E]

@@ -1,11 +1,14 @@
-//! Encoders with a masked head: `docs/encoders.md`.
+//! Encoders: `docs/encoders.md`.
 
 use std::ops::Range;
 
-use longhaul_common::config::EncoderActivation;
+use longhaul_common::config::{EncoderActivation, ModelKind};
 use longhaul_common::model::{self, ModelSpec};
 use tch::{Kind, TchError, Tensor};
 
+use super::Pass;
+use super::attention::Attending;
+use super::dropout::Site;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
 
@@ -40,10 +43,29 @@ struct Layer {
     norm: Norm,           // [D]
     activation: EncoderActivation,
     heads: i64,
+    attending: Attending,
 }
 
 #[derive(Debug)]
-struct Head {
+enum Head {
+    Masked(MaskedHead),
+    /// A product, tanh or GELU, and another product, of the first token or of all.
+    Inner {
+        inner: Affine,
+        activation: Activation,
+        outer: Affine,
+        is_of_first: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Activation {
+    Tanh,
+    Gelu(EncoderActivation),
+}
+
+#[derive(Debug)]
+struct MaskedHead {
     transform: Affine, // D → E
     norm: Norm,        // [E]
     activation: EncoderActivation,
@@ -98,9 +120,16 @@ impl Encoder {
                 norm: norm(&name("output.LayerNorm")),
                 activation: of.activation,
                 heads: spec.heads.into(),
+                attending: Attending {
+                    scale: f64::from(spec.head_width()).sqrt().recip(),
+                    window: None,
+                    cap: None,
+                    layer,
+                    first_head: 0,
+                },
             }
         };
-        let head = || Head {
+        let masked = || MaskedHead {
             transform: affine(of.names.head),
             norm: norm(of.names.head_norm),
             activation: of.head_activation,
@@ -109,43 +138,63 @@ impl Encoder {
                 bias: parameters.view(of.names.output_bias),
             },
         };
+        let two = |[inner, outer]: [&str; 2], activation, is_of_first| Head::Inner {
+            inner: affine(inner),
+            activation,
+            outer: affine(outer),
+            is_of_first,
+        };
+        let head = || match of.head {
+            model::Head::Masked => Some(Head::Masked(masked())),
+            model::Head::Classes(_) => {
+                let names = of.class_names();
+                let activation = match spec.kind {
+                    ModelKind::Electra => Activation::Gelu(EncoderActivation::Gelu),
+                    _ => Activation::Tanh,
+                };
+                Some(two([&names[0], &names[1]], activation, true))
+            }
+            model::Head::Replaced => Some(two(model::REPLACED, Activation::Gelu(of.activation), false)),
+            model::Head::None => None,
+        };
         Self {
             embedding: chunk.contains(&0).then(embedding),
             layers: spec.layers_in(chunk).map(layer).collect(),
-            head: chunk.contains(&spec.head()).then(head),
+            head: chunk.contains(&spec.head()).then(head).flatten(),
             products,
         }
     }
 
     /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T], or the residual stream [B, T, D] of the block
     /// before.
-    pub(super) fn hidden(&self, input: &Tensor) -> Result<Tensor, TchError> {
-        let x = self.embed(input).unwrap_or_else(|| Ok(input.shallow_clone()))?; // [B, T, D]
-        self.layers.iter().try_fold(x, |x, layer| layer.forward(&x, &self.products))
+    pub(super) fn hidden(&self, input: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        let x = self.embed(input, pass).unwrap_or_else(|| Ok(input.shallow_clone()))?; // [B, T, D]
+        let products = self.products.within(pass.dropout);
+        self.layers.iter().try_fold(x, |x, layer| layer.forward(&x, &products, pass))
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
-    pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
-        Some(self.embedding.as_ref()?.forward(tokens, &self.products))
+    pub(super) fn embed(&self, tokens: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
+        Some(self.embedding.as_ref()?.forward(tokens, &self.products.within(pass.dropout), pass))
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
-    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
-        Some(self.layers.get(at)?.forward(x, &self.products))
+    pub(super) fn layer(&self, at: usize, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
+        Some(self.layers.get(at)?.forward(x, &self.products.within(pass.dropout), pass))
     }
 
-    /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
-    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
-        Some(self.head.as_ref()?.forward(x, &self.products))
+    /// Returns logits for the output of [`Self::hidden`]: [B, T, V], [B, K] of classes, or [B, T, 1] of replaced tokens; `None`: the head is elsewhere.
+    pub(super) fn logits(&self, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
+        Some(self.head.as_ref()?.forward(x, &self.products.within(pass.dropout)))
     }
 }
 
 impl Embedding {
-    fn forward(&self, tokens: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+    fn forward(&self, tokens: &Tensor, products: &Products, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let positions = self.positions.f_narrow(0, self.first_position, tokens.size()[1])?; // [T, E]
         let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, E]
         let sum = embedded.f_to_kind(Kind::Float)?.f_add(&self.types.f_select(0, 0)?)?;
-        let x = self.norm.forward(&sum.f_add(&positions)?)?;
+        let x = pass.dropped(self.norm.forward(&sum.f_add(&positions)?)?, Site::Embedding)?;
         match &self.project {
             Some(project) => project.of(&x, products)?.f_to_kind(Kind::Float), // [B, T, D]
             None => Ok(x),
@@ -154,13 +203,16 @@ impl Embedding {
 }
 
 impl Layer {
-    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
-        let x = self.attention_norm.forward(&x.f_add(&self.attention(x, products)?)?)?; // [B, T, D]
+    fn forward(&self, x: &Tensor, products: &Products, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        let layer = self.attending.layer;
+        let added = pass.dropped(self.attention(x, products, pass)?, Site::Attention(layer))?;
+        let x = self.attention_norm.forward(&x.f_add(&added)?)?; // [B, T, D]
         let inner = activated(&self.inner.of(&x, products)?, self.activation)?; // [B, T, F]
-        self.norm.forward(&x.f_add(&self.outer.of(&inner, products)?)?) // [B, T, D]
+        let added = pass.dropped(self.outer.of(&inner, products)?, Site::FeedForward(layer))?;
+        self.norm.forward(&x.f_add(&added)?) // [B, T, D]
     }
 
-    fn attention(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+    fn attention(&self, x: &Tensor, products: &Products, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let [batch, length, width] = x.size()[..] else {
             return Err(TchError::Shape(format!("a layer needs three dimensions, not {x:?}")));
         };
@@ -168,13 +220,35 @@ impl Layer {
             of.of(x, products)?.f_view([batch, length, self.heads, -1])?.f_transpose(1, 2) // [B, H, T, E]
         };
         let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
-        let mixed =
-            Tensor::f_scaled_dot_product_attention::<Tensor>(&q, &k, &v, None, 0.0, false, None, false)?; // [B, H, T, E]
+        let dropout = pass.dropout.filter(|dropout| dropout.drops_attention());
+        let mixed = match dropout {
+            Some(_) => self.attending.by_scores(&q, &k, &v, None, dropout)?,
+            None => {
+                Tensor::f_scaled_dot_product_attention::<Tensor>(&q, &k, &v, None, 0.0, false, None, false)?
+            }
+        }; // [B, H, T, E]
         self.out.of(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, width])?, products) // [B, T, D]
     }
 }
 
 impl Head {
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        match self {
+            Self::Masked(head) => head.forward(x, products),
+            Self::Inner { inner, activation, outer, is_of_first } => {
+                let x = if *is_of_first { x.f_select(1, 0)? } else { x.shallow_clone() }; // [.., D]
+                let inner = inner.of(&x, products)?; // [.., D]
+                let inner = match activation {
+                    Activation::Tanh => inner.f_tanh()?,
+                    Activation::Gelu(activation) => activated(&inner, *activation)?,
+                };
+                outer.of(&inner, products) // [.., K]
+            }
+        }
+    }
+}
+
+impl MaskedHead {
     fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
         let transformed = activated(&self.transform.of(x, products)?, self.activation)?; // [B, T, E]
         self.output.of(&self.norm.forward(&transformed)?, products) // [B, T, V]

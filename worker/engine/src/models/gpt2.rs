@@ -1,12 +1,14 @@
-//! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners"), without dropout.
+//! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners").
 
 use std::ops::Range;
 
 use longhaul_common::model::{GPT2_NORM_EPSILON, ModelSpec};
 use tch::{Kind, TchError, Tensor};
 
+use super::Pass;
+use super::attention::Attending;
 use super::cache::{Cache, Past};
-use super::documents::Documents;
+use super::dropout::Site;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
 
@@ -41,6 +43,7 @@ struct Block {
     feed_forward_out: Conv1d, // F → D
     heads: i64,               // H, divided among a tensor group, like F
     head_width: i64,          // E
+    attending: Attending,
     products: Products,
 }
 
@@ -86,14 +89,14 @@ impl Gpt2 {
         &self,
         input: &Tensor,
         cache: Option<&Cache>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let mut x = match self.embed(input, cache, documents) {
+        let mut x = match self.embed(input, cache, pass) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, cache.map(|cache| cache.layer(layer)), documents)?; // [B, T, D]
+            x = block.forward(&x, cache.map(|cache| cache.layer(layer)), pass)?; // [B, T, D]
         }
         Ok(x)
     }
@@ -103,37 +106,27 @@ impl Gpt2 {
         &self,
         tokens: &Tensor,
         cache: Option<&Cache>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
     ) -> Option<Result<Tensor, TchError>> {
-        Some(self.embedding.as_ref()?.forward(tokens, cache, documents))
+        Some(self.embedding.as_ref()?.forward(tokens, cache, pass))
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
-    pub(super) fn layer(
-        &self,
-        at: usize,
-        x: &Tensor,
-        documents: Option<&Documents>,
-    ) -> Option<Result<Tensor, TchError>> {
-        Some(self.blocks.get(at)?.forward(x, None, documents))
+    pub(super) fn layer(&self, at: usize, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
+        Some(self.blocks.get(at)?.forward(x, None, pass))
     }
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
-    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+    pub(super) fn logits(&self, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
         let Head { norm, output } = self.head.as_ref()?;
-        Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
+        Some(norm.forward(x).and_then(|x| self.products.within(pass.dropout).linear(&x, output))) // [B, T, V]
     }
 }
 
 impl Embedding {
-    fn forward(
-        &self,
-        tokens: &Tensor,
-        cache: Option<&Cache>,
-        documents: Option<&Documents>,
-    ) -> Result<Tensor, TchError> {
+    fn forward(&self, tokens: &Tensor, cache: Option<&Cache>, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
-        let positions = match documents {
+        let positions = match pass.documents {
             Some(documents) => {
                 Tensor::f_embedding(&self.positions, documents.positions(), -1, false, false)? // [B, T, D]
             }
@@ -141,7 +134,8 @@ impl Embedding {
         };
         let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?;
         // Frozen embeddings may be narrower.
-        embedded.f_to_kind(Kind::Float)?.f_add(&positions.f_to_kind(Kind::Float)?) // [B, T, D]
+        let embedded = embedded.f_to_kind(Kind::Float)?.f_add(&positions.f_to_kind(Kind::Float)?)?; // [B, T, D]
+        pass.dropped(embedded, Site::Embedding)
     }
 }
 
@@ -157,30 +151,36 @@ impl Block {
             feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj"), products),
             heads: i64::from(spec.heads / spec.shard.ways()),
             head_width: i64::from(spec.head_width()),
+            attending: Attending {
+                scale: f64::from(spec.head_width()).sqrt().recip(),
+                window: None,
+                cap: None,
+                layer,
+                first_head: spec.shard.first_of(spec.heads).into(),
+            },
             products: products.clone(),
         }
     }
 
-    fn forward(
-        &self,
-        x: &Tensor,
-        past: Option<Past<'_>>,
-        documents: Option<&Documents>,
-    ) -> Result<Tensor, TchError> {
-        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, past, documents)?)?; // [B, T, D]
-        x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
+    fn forward(&self, x: &Tensor, past: Option<Past<'_>>, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        let (products, layer) = (self.products.within(pass.dropout), self.attending.layer);
+        let added = self.attention(&self.attention_norm.forward(x)?, past, pass, &products)?;
+        let x = x.f_add(&pass.dropped(added, Site::Attention(layer))?)?; // [B, T, D]
+        let added = self.feed_forward(&self.feed_forward_norm.forward(&x)?, &products)?;
+        x.f_add(&pass.dropped(added, Site::FeedForward(layer))?) // [B, T, D]
     }
 
     fn attention(
         &self,
         x: &Tensor,
         past: Option<Past<'_>>,
-        documents: Option<&Documents>,
+        pass: Pass<'_>,
+        products: &Products,
     ) -> Result<Tensor, TchError> {
         let [batch, length, _] = x.size()[..] else {
             return Err(TchError::Shape(format!("a block needs three dimensions, not {x:?}")));
         };
-        let qkv = self.attention_in.forward(&self.products.enter_columns(x)?, &self.products)?; // [B, T, 3·H·E]
+        let qkv = self.attention_in.forward(&products.enter_columns(x)?, products)?; // [B, T, 3·H·E]
         let heads = |part: &Tensor| {
             part.f_view([batch, length, self.heads, self.head_width])?.f_transpose(1, 2) // [B, H, T, E]
         };
@@ -189,14 +189,14 @@ impl Block {
         let [q, k, v] = &*parts else {
             return Err(TchError::Shape(format!("queries, keys and values must be three, not {qkv:?}")));
         };
-        let mixed = self.products.attention(q, k, v, past, documents)?; // [B, T, H·E]
-        self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]
+        let mixed = products.attention(q, k, v, past, pass, &self.attending)?; // [B, T, H·E]
+        self.attention_out.forward_rows(&mixed, products) // [B, T, D]
     }
 
-    fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let x = self.products.enter_columns(x)?; // [B, T, D]
-        let inner = self.feed_forward_in.forward(&x, &self.products)?.f_gelu("tanh")?; // [B, T, F]
-        self.feed_forward_out.forward_rows(&inner, &self.products) // [B, T, D]
+    fn feed_forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let x = products.enter_columns(x)?; // [B, T, D]
+        let inner = self.feed_forward_in.forward(&x, products)?.f_gelu("tanh")?; // [B, T, F]
+        self.feed_forward_out.forward_rows(&inner, products) // [B, T, D]
     }
 }
 

@@ -7,6 +7,7 @@ mod cnn;
 mod decoder;
 mod deferred;
 mod documents;
+mod dropout;
 mod encoder;
 mod experts;
 mod frozen;
@@ -27,6 +28,9 @@ pub use cnn::Cnn;
 pub use decoder::Decoder;
 pub(crate) use deferred::{Columns, Deferred, Left};
 pub use documents::Documents;
+pub use dropout::Dropout;
+pub(crate) use dropout::DropoutRates;
+use dropout::Site;
 pub use encoder::Encoder;
 pub use frozen::FrozenWeights;
 pub use gpt2::Gpt2;
@@ -65,8 +69,17 @@ pub enum Model {
 pub struct Pass<'a> {
     /// Documents of the sequences; `None`: one each.
     pub documents: Option<&'a Documents>,
+    /// Dropout; `None`: without.
+    pub dropout: Option<&'a Dropout>,
     /// Share of the loss that balances experts, whose gradient the backward pass adds.
     pub balance: f64,
+}
+
+impl Pass<'_> {
+    /// Returns x [B, ..] behind dropout at this site, if the pass has some.
+    fn dropped(self, x: Tensor, site: Site) -> Result<Tensor, TchError> {
+        self.dropout.map_or(Ok(x.shallow_clone()), |dropout| dropout.applied(&x, site))
+    }
 }
 
 impl Model {
@@ -108,6 +121,14 @@ impl Model {
     /// libtorch fails: out of memory, mostly.
     pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.project(&self.forward(tokens)?)
+    }
+
+    /// Returns logits [B, N, V] for rows [B, N, D] of the residual stream behind the last layer.
+    ///
+    /// # Errors
+    /// The head is not among these blocks; or libtorch fails.
+    pub fn logits_behind(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.project(x)
     }
 
     /// Returns logits [1, V] of the token after `tokens` [1, T], which follow those in the cache and are added to it. Outside autograd.
@@ -168,7 +189,7 @@ impl Model {
         input: &Tensor,
         documents: Option<&Documents>,
     ) -> Result<Tensor, TchError> {
-        self.forward_in(input, Pass { documents, balance: 0.0 })
+        self.forward_in(input, Pass { documents, ..Pass::default() })
     }
 
     /// The same in a pass.
@@ -179,7 +200,7 @@ impl Model {
     /// Returns the sum of the cross entropies, in nats, of the labels [B, T], given the residual stream [B, T, D] behind the last layer. A label of
     /// [`IGNORED`] counts nothing.
     pub(crate) fn loss_of_labels(&self, x: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
-        self.objective_of_labels(PLAIN, x, labels)
+        self.objective_of_labels(PLAIN, x, labels, Pass::default())
     }
 
     /// Returns the sum of their training losses.
@@ -188,8 +209,18 @@ impl Model {
         objective: Objective,
         x: &Tensor,
         labels: &Tensor,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        objective.loss(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::Sum)
+        let labels = labels.f_reshape([-1])?; // [B·T]
+        // Dropout is of whole sequences.
+        if !matches!(self, Self::Encoder(_)) || pass.dropout.is_some_and(Dropout::drops_inputs) {
+            return objective.loss(&self.project_in(x, pass)?, &labels, Reduction::Sum);
+        }
+        // A seventh of the tokens have a label.
+        let places = labels.f_ne(IGNORED)?.f_nonzero()?.f_view([-1])?; // [N]
+        let (x, labels) =
+            (x.f_flatten(0, 1)?.f_index_select(0, &places)?, labels.f_index_select(0, &places)?);
+        objective.loss(&self.project(&x.f_unsqueeze(0)?)?, &labels, Reduction::Sum)
     }
 
     /// Returns the mean for each sequence: `[B]`; zero without labels.
@@ -206,7 +237,7 @@ impl Model {
     /// # Errors
     /// The head is not among these blocks; or libtorch fails.
     pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.loss_of(PLAIN, x, tokens, Reduction::Mean)
+        self.loss_of(PLAIN, x, tokens, Reduction::Mean, Pass::default())
     }
 
     /// Returns the mean training loss behind the last layer, as [`Self::loss_behind`].
@@ -218,8 +249,9 @@ impl Model {
         objective: Objective,
         x: &Tensor,
         tokens: &Tensor,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        self.loss_of(objective, x, tokens, Reduction::Mean)
+        self.loss_of(objective, x, tokens, Reduction::Mean, pass)
     }
 
     /// Returns the training loss of each sequence: `[B]`.
@@ -231,8 +263,9 @@ impl Model {
         objective: Objective,
         x: &Tensor,
         tokens: &Tensor,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let losses = self.loss_of(objective, x, tokens, Reduction::None)?; // [B·T]
+        let losses = self.loss_of(objective, x, tokens, Reduction::None, pass)?; // [B·T]
         losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
@@ -241,18 +274,18 @@ impl Model {
     /// # Errors
     /// The head is not among these blocks; or libtorch fails.
     pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.objectives_behind(PLAIN, x, tokens)
+        self.objectives_behind(PLAIN, x, tokens, Pass::default())
     }
 
-    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64), in sequences of several documents if given.
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
     ///
     /// # Errors
     /// The embedding is not among these blocks; or libtorch fails.
-    pub fn embed(&self, tokens: &Tensor, documents: Option<&Documents>) -> Result<Tensor, TchError> {
+    pub fn embed(&self, tokens: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let x = match self {
-            Self::Gpt2(model) => model.embed(tokens, None, documents),
-            Self::Decoder(model) => model.embed(tokens),
-            Self::Encoder(model) => model.embed(tokens),
+            Self::Gpt2(model) => model.embed(tokens, None, pass),
+            Self::Decoder(model) => model.embed(tokens, pass),
+            Self::Encoder(model) => model.embed(tokens, pass),
             Self::Mlp(model) => Some(model.embed(tokens)),
             Self::Cnn(model) => Some(model.embed(tokens)),
         };
@@ -265,9 +298,9 @@ impl Model {
     /// No such layer; or libtorch fails.
     pub fn layer(&self, at: usize, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let x = match self {
-            Self::Gpt2(model) => model.layer(at, x, pass.documents),
+            Self::Gpt2(model) => model.layer(at, x, pass),
             Self::Decoder(model) => model.layer(at, x, pass),
-            Self::Encoder(model) => model.layer(at, x),
+            Self::Encoder(model) => model.layer(at, x, pass),
             Self::Mlp(model) => model.layer(at, x),
             Self::Cnn(model) => model.layer(at, x),
         };
@@ -276,19 +309,23 @@ impl Model {
 
     fn hidden(&self, input: &Tensor, cache: Option<&Cache>, pass: Pass<'_>) -> Result<Tensor, TchError> {
         match self {
-            Self::Gpt2(model) => model.hidden(input, cache, pass.documents),
+            Self::Gpt2(model) => model.hidden(input, cache, pass),
             Self::Decoder(model) => model.hidden(input, cache, pass),
-            Self::Encoder(model) => model.hidden(input),
+            Self::Encoder(model) => model.hidden(input, pass),
             Self::Mlp(model) => model.hidden(input),
             Self::Cnn(model) => model.hidden(input),
         }
     }
 
     fn project(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.project_in(x, Pass::default())
+    }
+
+    fn project_in(&self, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let logits = match self {
-            Self::Gpt2(model) => model.logits(x),
-            Self::Decoder(model) => model.logits(x),
-            Self::Encoder(model) => model.logits(x),
+            Self::Gpt2(model) => model.logits(x, pass),
+            Self::Decoder(model) => model.logits(x, pass),
+            Self::Encoder(model) => model.logits(x, pass),
             Self::Mlp(model) => Some(model.logits(x)),
             Self::Cnn(model) => Some(model.logits(x)),
         };
@@ -317,7 +354,7 @@ impl Model {
 
     fn cross_entropy(&self, samples: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
         let x = self.forward(&self.inputs(samples)?)?; // [B, T, D]
-        self.loss_of(PLAIN, &x, samples, reduction)
+        self.loss_of(PLAIN, &x, samples, reduction, Pass::default())
     }
 
     fn loss_of(
@@ -326,8 +363,9 @@ impl Model {
         x: &Tensor,
         samples: &Tensor,
         reduction: Reduction,
+        pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
-        let logits = self.project(x)?; // [B, T, V]
+        let logits = self.project_in(x, pass)?; // [B, T, V]
         objective.loss(&logits, &self.targets(samples)?, reduction)
     }
 }

@@ -9,6 +9,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::adapter::Adapter;
 use super::deferred::Deferred;
+use super::dropout::{Dropout, Site};
 use super::frozen::{Coded, Frozen, narrow_product};
 use super::parameters::Parameters;
 use super::sparse::{Layout, Selection, selections, sparse_product};
@@ -28,7 +29,9 @@ pub(crate) struct Products {
     /// Group with the other shares of the weights; `None`: all of them are here.
     group: Option<Arc<TensorGroup>>,
     /// The adapters beside frozen weights.
-    lora: Option<Lora>,
+    lora: Option<Arc<Lora>>,
+    /// Dropout of this pass.
+    dropout: Option<Dropout>,
 }
 
 /// The weight of a product, and the selection of its backward pass; `None`: dense.
@@ -72,6 +75,7 @@ impl Products {
             collected: None,
             group: None,
             lora: None,
+            dropout: None,
         }
     }
 
@@ -85,7 +89,7 @@ impl Products {
 
     /// Uses this model's adapters, if it has any.
     pub(crate) fn adapted(self, spec: &ModelSpec) -> Self {
-        let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.clone());
+        let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.clone()).map(Arc::new);
         Self { lora, ..self }
     }
 
@@ -102,6 +106,17 @@ impl Products {
     /// Joins the members with the other shares of the weights, if any.
     pub(crate) fn among(self, group: Option<Arc<TensorGroup>>) -> Self {
         Self { group, ..self }
+    }
+
+    /// Returns the products of a pass.
+    pub(super) fn within(&self, dropout: Option<&Dropout>) -> Self {
+        Self { dropout: dropout.cloned(), ..self.clone() }
+    }
+
+    /// Returns the input of an adapter, [B, .., in], behind its dropout.
+    pub(super) fn dropped(&self, x: &Tensor, adapter: u64) -> Result<Tensor, TchError> {
+        let dropout = self.dropout.as_ref();
+        dropout.map_or(Ok(x.shallow_clone()), |dropout| dropout.applied(x, Site::Adapter(adapter)))
     }
 
     /// Reports whether the group fits this share, or the model is whole.

@@ -26,7 +26,7 @@ struct Kind {
     short: Option<(i64, Table)>,
 }
 
-/// Cosines and sines of all positions, each [C, E], the two halves of E alike.
+/// Cosines and sines of all positions, each [C, W] for the W channels that turn, the two halves of W alike.
 #[derive(Debug)]
 struct Table {
     cos: Tensor,
@@ -57,7 +57,7 @@ impl TurnTables {
             let at = match known {
                 Some(at) => at,
                 None => {
-                    kinds.push(Kind::new(rotary, of.head_width, context, device)?);
+                    kinds.push(Kind::new(rotary, of.rotary_width, context, device)?);
                     kinds.len() - 1
                 }
             };
@@ -81,9 +81,9 @@ impl TurnTables {
 }
 
 impl Kind {
-    fn new(rotary: &Rotary, head_width: u32, context: u32, device: Device) -> Result<Self, TchError> {
+    fn new(rotary: &Rotary, width: u32, context: u32, device: Device) -> Result<Self, TchError> {
         let table = |positions: u32, length: u32| {
-            let (frequencies, scale) = rotary.frequencies(head_width, context, length);
+            let (frequencies, scale) = rotary.frequencies(width, context, length);
             Table::new(&frequencies, scale, positions, device)
         };
         let short = match &rotary.scaling {
@@ -121,7 +121,7 @@ impl Table {
         Ok(Self { cos: self.cos.f_narrow(0, start, length)?, sin: self.sin.f_narrow(0, start, length)? })
     }
 
-    /// Returns the rows of these positions [B, T]: [B, 1, T, E].
+    /// Returns the rows of these positions [B, T]: [B, 1, T, W].
     fn gathered(&self, positions: &Tensor) -> Result<Self, TchError> {
         let [batch, length] = positions.size()[..] else {
             return Err(TchError::Shape(format!("positions have two dimensions, not {positions:?}")));
@@ -132,9 +132,14 @@ impl Table {
         Ok(Self { cos: rows(&self.cos)?, sin: rows(&self.sin)? })
     }
 
-    /// Rotates channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].
+    /// Rotates channel i of each head against channel i + W/2 by the position's angle; channels behind W stay. x: [B, heads, T, E].
     fn turn(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let halves = x.f_chunk(2, -1)?; // 2 × [B, heads, T, E/2]
+        let [width, all] = [&self.cos, x].map(|of| of.size().last().copied().unwrap_or_default());
+        if width < all {
+            let parts = [self.turn(&x.f_narrow(-1, 0, width)?)?, x.f_narrow(-1, width, all - width)?];
+            return Tensor::f_cat(&parts, -1);
+        }
+        let halves = x.f_chunk(2, -1)?; // 2 × [B, heads, T, W/2]
         let turned = Tensor::f_cat(&[halves[1].f_neg()?, halves[0].shallow_clone()], -1)?; // [B, heads, T, E]
         x.f_mul(&self.cos)?.f_add(&turned.f_mul(&self.sin)?) // [B, heads, T, E]
     }

@@ -5,6 +5,7 @@ use longhaul_common::config::{MuonConfig, MuonScale, Precision, TrainConfig};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Product};
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::momentum::descended;
 use super::{AdamW, Memory, Rule, descend, divided, zeros};
 
 /// Coefficients of the quintic iteration, which brings singular values near 1 (about 0.7 to 1.2) in five steps.
@@ -120,11 +121,7 @@ impl Rule for Muon {
         let rate = learning_rate * self.rate_ratio;
         for Matrix { at, momentum, scale } in &mut self.matrices {
             let gradient = divided(&gradients[*at], divisor)?;
-            let _ = momentum.f_mul_scalar_(beta)?.f_add_(&gradient)?;
-            let direction = match nesterov {
-                true => momentum.f_mul_scalar(beta)?.f_add_(&gradient)?,
-                false => momentum.shallow_clone(),
-            };
+            let direction = descended(momentum, &gradient, beta, nesterov)?;
             let direction = orthogonal(&direction, steps, self.kind)?.f_mul_scalar_(*scale)?;
             descend(&parameters[*at], &direction, rate, self.weight_decay)?;
         }

@@ -351,7 +351,7 @@ fn a_part_of_the_model_takes_the_memory_of_its_tensors() {
     }
 }
 
-/// With a training loss beyond cross entropy.
+/// With a training loss beyond cross entropy, and dropout.
 #[test]
 fn stages_update_as_one_worker_does() {
     let ranks = pipeline(PipelineSchedule::ZeroBubble, 2, 1);
@@ -361,6 +361,8 @@ fn stages_update_as_one_worker_does() {
         learning_rate: 1e-3,
         label_smoothing: 0.2,
         z_loss: 1e-2,
+        dropout: Some(0.1),
+        attention_dropout: Some(0.1),
         ..train_config(0.0)
     };
     let expected = trained(engine(&spec, &train));

@@ -31,8 +31,15 @@ fn tuned(spec: &ModelSpec, base: FrozenFormat) -> ModelSpec {
         None => &["all-linear"],
     };
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
-    let lora =
-        Some(LoraConfig { rank: 3, alpha: Some(4.5), use_rslora: false, use_dora: false, targets, base });
+    let lora = Some(LoraConfig {
+        rank: 3,
+        alpha: Some(4.5),
+        use_rslora: false,
+        use_dora: false,
+        dropout: 0.0,
+        targets,
+        base,
+    });
     let norm = if spec.kind == ModelKind::Gpt2 { "transformer.ln_f.*" } else { "model.norm.*" };
     let unfrozen_parameters = Some(vec![norm.to_owned()]);
     spec.clone().tuned(&TrainConfig { lora, unfrozen_parameters, ..TrainConfig::default() }).unwrap()

@@ -12,8 +12,7 @@ use super::Device;
 
 impl Device<'_> {
     pub(super) fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
-        let every = self.config.train.evaluate_every_rounds;
-        if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
+        if self.config.evaluates_before(round.next()) { self.evaluate() } else { Ok(None) }
     }
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]

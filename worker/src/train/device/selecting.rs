@@ -41,7 +41,7 @@ impl Device<'_> {
 
     /// Returns the number of samples, or of trained tokens of conversations, in these steps.
     pub(super) fn counted_in(&self, steps: &[Vec<u64>]) -> Result<usize> {
-        if self.config.data.conversations.is_none() {
+        if !self.config.data.has_labels() {
             return Ok(steps.iter().map(Vec::len).sum());
         }
         let seed = self.config.run.seed;

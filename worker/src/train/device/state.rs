@@ -76,8 +76,7 @@ impl Device<'_> {
     }
 
     pub(super) fn is_checkpoint(&self, round: Round) -> bool {
-        let every = self.config.checkpoint.every_rounds;
         // Clears the request in either case.
-        self.barrier.take_checkpoint(round) || every != 0 && round.next().0.is_multiple_of(every)
+        self.barrier.take_checkpoint(round) || self.config.checkpoints_before(round.next())
     }
 }

@@ -34,6 +34,8 @@ pub struct Ledger {
     duplicates: u64,
     /// The first step that the timeline still covers.
     known_from: u64,
+    /// Positions below this one were trained on by the run that this one is a fork of.
+    inherited: u64,
 }
 
 /// The share of one worker in one round, when it did not count.
@@ -58,7 +60,21 @@ impl Ledger {
             counted: Ranges::default(),
             duplicates: 0,
             known_from: 0,
+            inherited: 0,
         }
+    }
+
+    /// The books of a run that goes on with the samples of another one, before this round.
+    #[must_use]
+    pub fn forked(schedule: RoundSchedule, batch: u64, round: Round) -> Self {
+        let mut books = Self::new(schedule, batch);
+        books.through = round;
+        books.known_from = books.first_step(round);
+        books.inherited = books.known_from.saturating_mul(batch);
+        if books.inherited > 0 {
+            books.counted.insert(0..books.inherited);
+        }
+        books
     }
 
     /// From now on, rounds are these. Those that anything is written of here are the same as before.
@@ -82,7 +98,7 @@ impl Ledger {
                 });
             }
         }
-        let mut feed = self.timeline.feed_from(step, &[]);
+        let mut feed = self.feed_from(step);
         feed.backlog.splice(0..0, redo.iter());
         self.timeline.push(Assignment { feed, workers, weights: weights.into() });
         self.forget_old();
@@ -213,7 +229,12 @@ impl Ledger {
 
     /// The samples left after the rounds that are applied everywhere.
     fn feed_behind(&self) -> SampleFeed {
-        self.timeline.feed_from(self.first_step(self.through), &[])
+        self.feed_from(self.first_step(self.through))
+    }
+
+    fn feed_from(&self, step: u64) -> SampleFeed {
+        let feed = self.timeline.feed_from(step, &[]);
+        SampleFeed { cursor: feed.cursor.max(self.inherited), ..feed }
     }
 
     /// Workers that share the steps of `round`.

@@ -1,6 +1,7 @@
 //! The members' round reports: losses, refusals, parity, pace, and the data positions that count.
 
 pub(super) mod audits;
+pub(super) mod evaluations;
 pub(super) mod late;
 pub(super) mod ledger;
 pub(super) mod pace;
@@ -14,6 +15,7 @@ pub(super) mod reports;
 pub(super) mod residuals;
 pub(super) mod slow_joiners;
 pub(super) mod tally;
+pub(super) mod tasks;
 
 use std::collections::BTreeMap;
 

@@ -53,7 +53,7 @@ struct ProposedPace {
 impl Watch {
     /// Nothing is known.
     pub fn new(config: &RunConfig) -> Self {
-        let hysteresis = Hysteresis::new(&config.checkpoint);
+        let hysteresis = Hysteresis::new(config.checkpoint_spacing(), config.checkpoint.keep);
         Self { window: Window::default(), from: None, hysteresis, wanted: None }
     }
 

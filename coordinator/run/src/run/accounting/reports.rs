@@ -111,7 +111,7 @@ impl Run {
         let members = self.core.peers.values().filter(|peer| peer.standing == Standing::Member);
         let applied =
             members.map(|peer| peer.progress.next_round.unwrap_or(through)).min().unwrap_or(through);
-        let mut lost = Vec::new();
+        let (mut lost, mut evaluated) = (Vec::new(), Vec::new());
         for mut summary in self.accounting.summaries.take_through(applied) {
             summary.learning_rate = self.core.learning_rate_of(summary.round);
             let share_of = |&first: &WorkerId| Some((first, self.core.is_in(&summary, first)?));
@@ -138,12 +138,18 @@ impl Run {
                     progress_line(&self.core.state.rounds.schedule, &summary),
                 );
             }
+            if self.core.config.evaluates_before(summary.round.next()) {
+                evaluated.push((summary.round.next(), summary.validation_loss));
+            }
             self.core.commands.push(Command::Persist(Record::Round(summary)));
         }
         // Only now, so that no persisted state counts a round without its late shares.
         self.core.state.rounds.ledger.count_through(applied);
         self.core.roll = None;
         self.core.lose(lost);
+        for (next_round, loss) in evaluated {
+            self.core.judge_evaluation(next_round, loss);
+        }
         self.watch_pace();
     }
 }
@@ -151,12 +157,12 @@ impl Run {
 impl Core {
     /// Remembers the hash of a part of the model at a checkpoint.
     fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
-        let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
+        let next = verdict.round.next();
         let is_last = self.state.until() == Some(next);
         let is_asked = self.state.generations.present.as_ref().is_some_and(|lineup| {
             self.state.checkpoints.due_in == Some(lineup.generation) && lineup.first_round == verdict.round
         });
-        if is_last || is_asked || every > 0 && next.0.is_multiple_of(every) {
+        if is_last || is_asked || self.config.checkpoints_before(next) {
             self.state.lineage.milestones.entry(next).or_default().insert(rank, verdict.hash);
             if self.state.lineage.milestones.len() > MILESTONES_KEPT {
                 self.state.lineage.milestones.pop_first();

@@ -151,6 +151,7 @@ impl Run {
         if let Some(start) = newer.and_then(start_of) {
             self.core.send(worker, ToWorker::Begin(Arc::new(start)));
         }
+        self.core.tell_best_to(worker);
         if let Some(generation) =
             self.generations.settling.as_ref().and_then(|settling| settling.unanswered_by(worker))
         {

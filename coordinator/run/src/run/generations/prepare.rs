@@ -76,6 +76,9 @@ impl Run {
             if !matches!(source, Source::Memory(..)) && self.core.waits_for_archive() {
                 return;
             }
+            if source == Source::Fresh && self.core.state.lineage.fork.is_some() {
+                return;
+            }
             if self.recovery.waits_for_absent_holders(&mut self.core, &source) {
                 return;
             }
@@ -245,6 +248,7 @@ impl Run {
             self.core.state.rounds.ledger.lose(round, worker);
         }
         self.accounting.cut_back(first_round);
+        self.core.state.evaluations.cut_back(first_round);
         self.core.state.lineage.milestones.retain(|round, _| *round <= first_round);
         self.core.state.lineage.facts = facts_of(reference);
         self.data.holders_change();

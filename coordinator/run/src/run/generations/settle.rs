@@ -293,10 +293,15 @@ impl Run {
             self.core.tell_shortfall(until);
         }
         let peers = self.core.peers.values();
+        let is_evaluated = peers.clone().any(|peer| peer.progress.validation_loss.is_some());
         self.accounting.summaries_mut().evaluated(
             peers.clone().filter_map(|peer| peer.progress.validation_loss),
             peers.filter_map(|peer| peer.progress.validation_accuracy),
         );
+        if let Some(until) = self.core.state.until().filter(|_| is_evaluated) {
+            self.core.judge_evaluation(until, self.accounting.summaries().validation_loss());
+        }
+        self.core.close_scores();
         self.core.state.end.last_snapshot = Some(self.last_snapshot());
         self.core.state.phase = Phase::Finished;
         self.generations.preparing = None;
@@ -330,7 +335,10 @@ impl Core {
     fn words_of_end(&self, round: Round) -> String {
         let (schedule, steps) = (&self.state.rounds.schedule, self.state.rounds.schedule.steps);
         match schedule.steps_of(round).start {
-            done if done < steps => format!("it was stopped after {done} of {steps} steps"),
+            done if done < steps => match self.state.evaluations.ended() {
+                Some(reason) => format!("it ended after {done} of {steps} steps: {reason}"),
+                None => format!("it was stopped after {done} of {steps} steps"),
+            },
             _ => "all rounds are applied".to_owned(),
         }
     }
@@ -415,6 +423,8 @@ impl Accounting {
             core.state.rounds.ledger.lose(round, worker);
         }
         self.cut_back(open_round);
+        core.state.evaluations.cut_back(open_round);
+        core.state.tasks.cut_back(open_round);
         core.state.lineage.milestones.retain(|round, _| *round <= open_round);
     }
 }

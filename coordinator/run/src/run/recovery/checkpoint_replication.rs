@@ -47,6 +47,9 @@ impl Recovery {
                     peer.add_offer(offer.clone());
                 }
                 self.have_kept(core, worker, offer);
+                if core.note_best_written(worker, &report) {
+                    core.tell_best();
+                }
             }
             Err(reason) => {
                 let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));

@@ -184,7 +184,10 @@ impl Core {
         }
         let mut alike = participants.iter().filter(|other| self.rank_of(**other) == Some(rank));
         let somebody_has_it = alike.any(|other| has_it(other).is_some());
-        (!somebody_has_it).then(|| Start::Held(vec![self.held_part(found, rank, worker)]))
+        // Who heals has no moments, which a fork may bring.
+        let is_of_fork = self.state.lineage.fork.is_some_and(|fork| fork.first_round == found.round);
+        (!somebody_has_it || is_of_fork && self.config.may_be_shared())
+            .then(|| Start::Held(vec![self.held_part(found, rank, worker)]))
     }
 
     /// A part of a checkpoint, and the workers that `worker` may fetch it from.

@@ -1,10 +1,12 @@
 //! The status of the run as of its last event.
 
+use longhaul_common::config::TaskKind;
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{DataAt, Hash};
 
 use crate::run::accounting::Accounting;
 use crate::run::accounting::progress::Totals;
+use crate::run::accounting::tasks::Scored;
 use crate::run::core::Core;
 use crate::run::encoding::plausible;
 use crate::run::machine::Run;
@@ -15,8 +17,8 @@ use crate::run::views::member_status::{Health, MemberPlace, MemberStatus, Member
 use crate::run::views::snapshot::Snapshot;
 use crate::run::views::status::{
     AccountingStatus, CheckpointStatus, ClusterStatus, EventStatus, LedgerStatus, OverheadStatus,
-    ParityStatus, ProgressStatus, RunStatus, SamplesStatus, Status, ThroughputStatus, TrafficStatus,
-    TrainingStatus,
+    ParityStatus, ProgressStatus, RunStatus, SamplesStatus, ScoreStatus, Status, ThroughputStatus,
+    TrafficStatus, TrainingStatus,
 };
 
 impl Run {
@@ -41,6 +43,7 @@ impl Run {
             members,
             parity,
         } = snapshot;
+        let evaluations = &self.core.state.evaluations;
         Status {
             run: RunStatus {
                 id: self.core.state.run.to_string(),
@@ -48,6 +51,8 @@ impl Run {
                 phase: self.core.state.phase,
                 stopping: self.core.state.requests.drain,
                 paused: self.core.is_paused(),
+                fork: self.core.state.lineage.fork.map(|fork| format!("{} at step {}", fork.of, fork.step)),
+                ended_early: evaluations.ended().map(str::to_owned),
             },
             progress: ProgressStatus {
                 generation: self.core.state.generations.present.as_ref().map(|lineup| lineup.generation.0),
@@ -63,6 +68,10 @@ impl Run {
                 validation_accuracy,
                 images: self.core.config.data.image.is_some(),
                 residual_ratio,
+                best: evaluations.best(),
+                best_checkpoint: evaluations.kept().filter(|_| self.core.config.evaluate.keep_best),
+                evaluations_without_improvement: evaluations.without_improvement() as u64,
+                scores: self.core.state.tasks.newest().map(score_statuses).unwrap_or_default(),
             },
             throughput: ThroughputStatus {
                 tokens: totals.tokens,
@@ -233,6 +242,17 @@ impl Planning {
         };
         MemberStatus { place, work }
     }
+}
+
+fn score_statuses(scored: &Scored) -> Vec<ScoreStatus> {
+    let of = |(kind, measure, value, questions): (TaskKind, &str, f64, u64)| ScoreStatus {
+        task: kind.name().to_owned(),
+        measure: measure.to_owned(),
+        value,
+        questions,
+        step: scored.step,
+    };
+    scored.measures().map(of).collect()
 }
 
 fn data_word(at: DataAt) -> &'static str {

@@ -29,6 +29,16 @@ impl Run {
         if self.core.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
+        if self.core.state.lineage.fork.is_some()
+            && self.core.state.phase == Phase::Gathering
+            && here >= wanted as usize
+            && self.core.nobody_holds_a_state()
+        {
+            problems.push(format!(
+                "no worker has the checkpoint that the run begins from, or a later one: start a worker with the --checkpoint-dir that holds the folder {}, which `coordinator fork` wrote",
+                self.core.state.run
+            ));
+        }
         problems.extend(self.recovery.absent_holders_problem(&self.core));
         problems.extend(self.planning.unfit().map(str::to_owned));
         let untold = self.planning.untold(&self.core);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::accounting::evaluations::Evaluated;
 use crate::run::accounting::refusals::Cause;
 use crate::run::accounting::releases::PrivacyStatus;
 use crate::run::accounting::residuals::ResidualsLost;
@@ -72,6 +73,12 @@ pub struct RunStatus {
     /// Whether nobody trains until it is resumed.
     #[serde(default)]
     pub paused: bool,
+    /// The run that this one is a fork of, and the step.
+    #[serde(default)]
+    pub fork: Option<String>,
+    /// The reason of an early end (`evaluate.patience`).
+    #[serde(default)]
+    pub ended_early: Option<String>,
 }
 
 /// How far it is.
@@ -90,7 +97,7 @@ pub struct ProgressStatus {
 }
 
 /// How well the model learns.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingStatus {
     /// Mean training loss over the members in the newest round that all have applied, weighted by samples, nats a token.
     pub loss: Option<f32>,
@@ -108,6 +115,33 @@ pub struct TrainingStatus {
     /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says: norms of residuals over those of what the round added.
     #[serde(default)]
     pub residual_ratio: Option<f32>,
+    /// The evaluation with the lowest held-out loss, in a run with `[evaluate]`.
+    #[serde(default)]
+    pub best: Option<Evaluated>,
+    /// The evaluation whose checkpoint is kept as the best: `best`, once its checkpoint is complete.
+    #[serde(default)]
+    pub best_checkpoint: Option<Evaluated>,
+    /// Evaluations since the last improvement, with `evaluate.patience`.
+    #[serde(default)]
+    pub evaluations_without_improvement: u64,
+    /// The newest scores of `evaluate.tasks`.
+    #[serde(default)]
+    pub scores: Vec<ScoreStatus>,
+}
+
+/// The score of a model on one kind of questions, by one measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScoreStatus {
+    /// Kind of questions.
+    pub task: String,
+    /// Measure, as lm-evaluation-harness calls it.
+    pub measure: String,
+    /// Share of right answers.
+    pub value: f64,
+    /// Questions.
+    pub questions: u64,
+    /// Steps of the scored state.
+    pub step: u64,
 }
 
 /// How fast it is trained.

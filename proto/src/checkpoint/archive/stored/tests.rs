@@ -165,7 +165,7 @@ async fn what_was_written_is_listed_and_read_and_what_is_there_is_not_stored_aga
 /// Dies at each write and each removal in turn.
 #[tokio::test]
 async fn a_writer_that_dies_at_any_point_leaves_the_checkpoint_before_intact() {
-    for retention in [Retention::from(1), 2.into(), Retention { last: 1, for_good_every: 20 }] {
+    for retention in [Retention::from(1), 2.into(), Retention { for_good_every: 20, ..1.into() }] {
         let mut deaths = 0;
         loop {
             let storage = Arc::new(InMemory::new());
@@ -196,7 +196,7 @@ async fn a_writer_that_dies_at_any_point_leaves_the_checkpoint_before_intact() {
 async fn the_last_and_each_so_many_th_stay_and_pieces_that_nobody_names_go() {
     let storage = Arc::new(InMemory::new());
     let archive = archive(&storage);
-    let retention = Retention { last: 2, for_good_every: 60 };
+    let retention = Retention { for_good_every: 60, ..2.into() };
     for round in 1..=10 {
         write(&archive, 20 * round, retention).await.unwrap();
     }

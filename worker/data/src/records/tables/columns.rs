@@ -16,6 +16,7 @@ use parquet::errors::ParquetError;
 
 use super::arrow_sizes::{check_file, check_stream};
 use super::ends::{check_ends, check_joined};
+use super::json_values;
 use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
@@ -126,6 +127,8 @@ pub(super) fn parquet_batches(
     let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
     check_joined(table, builder.metadata())?;
     let columns = choose(builder.schema())?;
+    json_values::refuse(path, builder.schema(), &columns)?;
+    json_values::refuse_in_parquet(path, builder.parquet_schema(), &columns)?;
     let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
     let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
     let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
@@ -146,12 +149,16 @@ pub(super) fn arrow_batches(
     if magic == ARROW_MAGIC {
         check_file(&mut file()?).map_err(|error| unsound(path, error))?;
         let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
-        let columns = choose(&open(file()?, None)?.schema())?;
+        let schema = open(file()?, None)?.schema();
+        let columns = choose(&schema)?;
+        json_values::refuse(path, &schema, &columns)?;
         return Ok(Box::new(open(file()?, Some(columns))?));
     }
     check_stream(&mut file()?).map_err(|error| unsound(path, error))?;
     let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
-    let columns = choose(&open(file()?, None)?.schema())?;
+    let schema = open(file()?, None)?.schema();
+    let columns = choose(&schema)?;
+    json_values::refuse(path, &schema, &columns)?;
     Ok(Box::new(open(file()?, Some(columns))?))
 }
 
@@ -232,7 +239,7 @@ fn unsound(path: &Path, error: ArrowError) -> DataError {
 }
 
 /// The place of a table's schema, in words.
-const DESCRIPTION: &str = "its description";
+pub(super) const DESCRIPTION: &str = "its description";
 
 /// Returns the index of the column, which must hold text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {

@@ -14,7 +14,7 @@ use minijinja::Value;
 
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
 use super::table_file::TableFile;
-use crate::chat::{Chat, RowReader};
+use crate::chat::{Chat, RowReader, of_float};
 use crate::records::known::shown;
 use crate::records::{Record, Records};
 use crate::{DataError, Recipe};
@@ -78,10 +78,13 @@ impl Records for ConversationColumns {
     }
 }
 
-fn row_of(batch: &RecordBatch, row: usize) -> Result<Value, String> {
+/// Returns a row of a batch: a map from its columns' names.
+pub(super) fn row_of(batch: &RecordBatch, row: usize) -> Result<Value, String> {
     let schema = batch.schema();
     let pair = |(field, column): (&std::sync::Arc<arrow_schema::Field>, &arrow_array::ArrayRef)| {
-        Ok((field.name().clone(), value(column, row)?))
+        let name = field.name();
+        let read = value(column, row).map_err(|reason| format!("in its `{}`, {reason}", shown(name)))?;
+        Ok((name.clone(), read))
     };
     let pairs = schema.fields().iter().zip(batch.columns()).map(pair);
     Ok(Value::from_pairs(pairs.collect::<Result<Vec<(String, Value)>, String>>()?))
@@ -106,8 +109,8 @@ fn value(array: &dyn Array, at: usize) -> Result<Value, String> {
         DataType::UInt16 => array.as_primitive::<UInt16Type>().value(at).into(),
         DataType::UInt32 => array.as_primitive::<UInt32Type>().value(at).into(),
         DataType::UInt64 => array.as_primitive::<UInt64Type>().value(at).into(),
-        DataType::Float32 => array.as_primitive::<Float32Type>().value(at).into(),
-        DataType::Float64 => array.as_primitive::<Float64Type>().value(at).into(),
+        DataType::Float32 => of_float(array.as_primitive::<Float32Type>().value(at).into()),
+        DataType::Float64 => of_float(array.as_primitive::<Float64Type>().value(at)),
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let key = dictionary.normalized_keys().get(at).copied().unwrap_or_default();
@@ -122,11 +125,12 @@ fn value(array: &dyn Array, at: usize) -> Result<Value, String> {
                 Ok((field.name().clone(), value(column, at)?))
             };
             let pairs = fields.iter().zip(columns).map(pair).collect::<Result<Vec<_>, String>>()?;
-            Value::from_pairs(pairs)
+            // Fields that other rows have are null here. As TRL, we take them for absent.
+            Value::from_pairs(pairs.into_iter().filter(|(_, value)| !value.is_none()))
         }
         kind => {
             return Err(format!(
-                "it has a value of the type {}, which is not read",
+                "there is a value of the type {}, which is not read",
                 shown(&kind.to_string())
             ));
         }

@@ -4,9 +4,11 @@ mod arrow_sizes;
 mod columns;
 mod conversations;
 mod ends;
+mod json_values;
 mod no_text;
 mod raw_texts;
 mod table_file;
+mod whole_rows;
 
 use std::io::Read;
 
@@ -15,6 +17,7 @@ use longhaul_common::config::DataFormat;
 use self::columns::Columns;
 use self::conversations::ConversationColumns;
 use self::table_file::TableFile;
+pub(super) use self::whole_rows::open as whole_rows;
 use super::{Records, content};
 use crate::cache::Cache;
 use crate::origin::Origin;

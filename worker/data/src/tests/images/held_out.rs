@@ -164,7 +164,7 @@ fn who_has_no_files_holds_out_the_same_images() {
         let stock =
             crate::BlockStore::open(&config, catalogue, &Tokenizer::Bytes, (place.path(), None)).unwrap();
         let supply: std::sync::Arc<dyn crate::Supply> = std::sync::Arc::new(Nobody);
-        Dataset::elsewhere(&config, catalogue, &stock, &supply)
+        Dataset::elsewhere(&config, &Tokenizer::Bytes, catalogue, &stock, &supply)
     };
     let catalogue = data.catalogue(&Tokenizer::Bytes);
     assert_eq!(catalogue.sources[0].held_out, [3, 4]);

@@ -1,5 +1,6 @@
 //! The order of images, and their augmentation.
 
+use longhaul_common::sampler::seed_at;
 use std::collections::HashSet;
 
 use super::*;
@@ -41,6 +42,7 @@ fn whoever_trains_on_a_position_sees_the_same_in_whichever_batch() {
         pixels.extend((class as u16).to_le_bytes());
         parts.push_image(&pixels);
     }
+    let parts = parts.seeded((0..24).map(|position| seed_at(7, position)).collect());
     assert!(whole == parts);
     assert!(whole != data.batch(0..24, 8).unwrap());
     // Read ahead as well.

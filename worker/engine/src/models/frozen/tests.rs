@@ -5,7 +5,8 @@ use super::*;
 
 fn spec(base: FrozenFormat) -> ModelSpec {
     let targets = vec!["all-linear".to_owned()];
-    let lora = LoraConfig { rank: 1, alpha: None, use_rslora: false, use_dora: false, targets, base };
+    let lora =
+        LoraConfig { rank: 1, alpha: None, use_rslora: false, use_dora: false, dropout: 0.0, targets, base };
     tiny_llama().tuned(&TrainConfig { lora: Some(lora), ..TrainConfig::default() }).unwrap()
 }
 

@@ -85,7 +85,7 @@ impl Remote {
         let config = config(&text.folder);
         let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (cache.path(), None)).unwrap();
         let supply = worker.network.supplier(&stock);
-        let data = Dataset::elsewhere(&config, &catalogue, &stock, &supply).unwrap();
+        let data = Dataset::elsewhere(&config, &Tokenizer::Bytes, &catalogue, &stock, &supply).unwrap();
         let data = Arc::new(data);
         let provider = Arc::new(BlockProvider::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
         worker.network.lend_fetched(provider, text.name);

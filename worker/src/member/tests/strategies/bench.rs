@@ -210,6 +210,7 @@ impl DeviceThread {
             let (data, inbox, outbox) = (&data, &inbox, &outbox);
             let share = SynchronisedLayout::new(engine.spec());
             let device = Device {
+                tasks: None,
                 worker,
                 config,
                 engine,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use longhaul_common::config::CheckpointConfig;
 use longhaul_common::id::WorkerId;
 use longhaul_common::schedule::{CHANGES_KEPT_MAX, Pace};
 use longhaul_proto::control::message::Measured;
@@ -115,10 +114,10 @@ pub struct Hysteresis {
 }
 
 impl Hysteresis {
-    /// Creates one for a run with these checkpoints. The schedule remembers a few changes, and a run goes on from rounds within them: changes are far enough
+    /// Creates one for a run that writes a checkpoint every so many rounds, and keeps so many. The schedule remembers a few changes, and a run goes on from rounds within them: changes are far enough
     /// apart for all kept checkpoints to be among those.
-    pub fn new(checkpoint: &CheckpointConfig) -> Self {
-        let reach = checkpoint.every_rounds.saturating_mul(u64::from(checkpoint.keep) + 1);
+    pub fn new(every_rounds: u64, keep: u32) -> Self {
+        let reach = every_rounds.saturating_mul(u64::from(keep) + 1);
         let apart = reach.div_ceil(CHANGES_KEPT_MAX as u64 - 1).max(APART_ROUNDS);
         Self { apart, streak: None }
     }
@@ -186,7 +185,7 @@ mod tests {
             Self {
                 pace: CONFIGURED,
                 changed: 0,
-                hysteresis: Hysteresis::new(&CheckpointConfig::default()),
+                hysteresis: Hysteresis::new(20, 2),
                 window: Window::default(),
                 changes: Vec::new(),
                 waited: Some(0.5),
@@ -291,9 +290,7 @@ mod tests {
 
     #[test]
     fn changes_are_as_far_apart_as_checkpoints_need() {
-        let of = |every_rounds| {
-            Hysteresis::new(&CheckpointConfig { every_rounds, ..CheckpointConfig::default() }).apart
-        };
+        let of = |every_rounds| Hysteresis::new(every_rounds, 2).apart;
         // Three times every_rounds in fifteen changes.
         assert_eq!([of(0), of(20), of(1000), of(u64::MAX)], [32, 32, 200, u64::MAX.div_ceil(15)]);
     }

@@ -1,0 +1,51 @@
+//! Runs that begin from another one's checkpoint.
+
+use longhaul_common::id::RunId;
+
+use super::handovers::of_whole_model;
+use super::*;
+use crate::Fork;
+
+/// A fork at step 8, before the fifth of ten rounds.
+fn forked() -> Story {
+    let fork = Fork { of: RunId([2; 16]), step: 8, first_round: Round(4) };
+    Story::of_state(config(), RunState::forked(RunId([1; 16]), &config(), fork))
+}
+
+#[test]
+fn a_fork_never_begins_without_its_checkpoint() {
+    let mut story = forked();
+    story.join(1, &[]);
+    story.join(2, &[]);
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let problems = story.run.status(0).problems.concat();
+    assert!(problems.contains("start a worker with the --checkpoint-dir"), "{problems}");
+    story.join(3, &[of_whole_model(4)]);
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+    assert_eq!(story.told(3).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(4)))));
+    // Who heals has no moments, so the others copy the file.
+    let [.., ToWorker::Prepare(Start::Held(parts))] = &story.told(1)[..] else {
+        panic!("{:?}", story.told(1))
+    };
+    assert_eq!(parts[0].holders[0].worker, WorkerId(3));
+}
+
+#[test]
+fn a_fork_goes_on_with_the_step_and_the_samples_of_the_other_run() {
+    let mut story = forked();
+    for worker in [1, 2] {
+        story.join(worker, &[of_whole_model(4)]);
+    }
+    for worker in [1, 2] {
+        story.say(worker, ready(4, 40));
+    }
+    let start = story.begun(1);
+    assert_eq!((start.first_round, start.until), (Round(4), Round(10)));
+    assert_eq!(start.assignments[0].feed.cursor, 8 * 4);
+    for worker in [1, 2] {
+        story.say(worker, finished(10, None));
+    }
+    let state = story.run.state();
+    assert_eq!(state.phase, Phase::Finished);
+    assert_eq!((state.rounds.ledger.counted().len(), state.rounds.ledger.duplicates()), (20 * 4, 0));
+}

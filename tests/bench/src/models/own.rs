@@ -1,0 +1,117 @@
+//! Our own side's process: `models-own FOLDER SEQUENCES LENGTH PRECISION RANK`. It speaks as `python/models.py` does.
+#![allow(clippy::print_stdout, reason = "its answers")]
+
+use std::io::BufRead;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::{BaseModel, describe_model};
+use longhaul_common::config::{LoraConfig, TrainConfig};
+use longhaul_common::model::{ModelSpec, draw_parameters};
+use longhaul_engine::models::{FrozenWeights, Model, Parameters};
+use longhaul_engine::{Batch, Engine, choose_device, keep_freed_memory};
+use serde_json::json;
+use tch::{Kind, Tensor};
+
+use super::cases::Work;
+use super::side::{Loaded, Step};
+use crate::kit::clock::now;
+
+/// Steps that the schedule of the learning rate expects.
+const STEPS: u64 = 100;
+
+/// Our own process of the bench `models`
+#[derive(clap::Args)]
+pub struct Args {
+    /// Folder of the model.
+    folder: PathBuf,
+    #[command(flatten)]
+    work: Work,
+}
+
+/// Loads the model, and answers each line of standard input with one on standard output.
+pub fn run(args: &Args) -> Result<()> {
+    keep_freed_memory();
+    let began = now();
+    let mut engine = engine(&args.folder, args.work)?;
+    let loaded = Loaded { seconds: began.elapsed().as_secs_f64(), peak_bytes: peak_bytes()? };
+    println!("{}", json!(loaded));
+    let batch = batch(engine.spec().vocabulary, args.work);
+    for (step, line) in (0..).zip(std::io::stdin().lock().lines()) {
+        let line = line.context("read a question")?;
+        let began = now();
+        let loss = match line.strip_prefix("logits ") {
+            Some(path) => write_logits(&engine, args.work, Path::new(path))?,
+            None => engine.train_step(step, &batch)?.loss.into(),
+        };
+        let step = Step { seconds: began.elapsed().as_secs_f64(), loss, peak_bytes: peak_bytes()? };
+        println!("{}", json!(step));
+    }
+    Ok(())
+}
+
+fn engine(folder: &Path, work: Work) -> Result<Engine> {
+    let lora = (work.rank > 0).then(|| LoraConfig {
+        rank: work.rank,
+        alpha: None,
+        use_rslora: false,
+        use_dora: false,
+        targets: vec![LoraConfig::ALL_LINEAR.to_owned()],
+        dropout: 0.0,
+        base: work.base(),
+    });
+    let train = TrainConfig {
+        micro_batch: work.sequences,
+        precision: work.precision,
+        learning_rate: 1e-3,
+        lora,
+        ..TrainConfig::default()
+    };
+    let (device, threads) = (choose_device("cpu")?, NonZeroU32::new(1));
+    let whole = ModelSpec::resolve(&describe_model(folder)?.model, 0)?;
+    let spec = whole.clone().tuned(&train)?;
+    let mut frozen = FrozenWeights::of(&spec, device);
+    let base = BaseModel::open(folder, |_, _| {})?;
+    let kept = spec.frozen();
+    base.for_each(
+        &whole,
+        |name| kept.iter().any(|of| of.name == name),
+        |tensor, values| Ok(frozen.add(tensor, &values)?),
+    )?;
+    let first =
+        if train.lora.is_some() { draw_parameters(&spec, 1) } else { base.parameters(&whole, &whole)? };
+    Ok(Engine::with_parameters(&spec, &train, STEPS, &first, frozen, threads)?)
+}
+
+/// The reference's tokens.
+fn batch(vocabulary: u32, work: Work) -> Batch {
+    let mut batch = Batch::new(work.length as usize);
+    for sequence in 0..work.sequences {
+        batch.push((0..=work.length).map(|place| (place * place + 31 * sequence) % vocabulary));
+    }
+    batch
+}
+
+/// Writes the logits of the first sequence; the model must not have adapters.
+fn write_logits(engine: &Engine, work: Work, into: &Path) -> Result<f64> {
+    let (spec, mut values) = (engine.spec(), Vec::new());
+    engine.parameters_to_host(&mut values)?;
+    let parameters = Parameters::new(spec, &values, engine.device())?;
+    let model = Model::of_all(spec, &parameters, work.precision)?;
+    let tokens: Vec<i64> =
+        (0..i64::from(work.length)).map(|place| place * place % i64::from(spec.vocabulary)).collect();
+    let logits = tch::no_grad(|| model.logits(&Tensor::from_slice(&tokens).unsqueeze(0)))?;
+    let logits = Vec::<f32>::try_from(logits.to_kind(Kind::Float).flatten(0, -1))?;
+    let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+    std::fs::write(into, bytes).with_context(|| format!("write {}", into.display()))?;
+    Ok(0.0)
+}
+
+/// Returns the process's largest memory so far.
+fn peak_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("read the process's memory")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the process's memory")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("a number of KiB")?;
+    Ok(kib << 10)
+}

@@ -1,0 +1,179 @@
+//! The rows of a local file with all their columns: JSON lines or an array, CSV, TSV, Parquet, Arrow.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use csv::StringRecord;
+use longhaul_common::config::DataFormat;
+use serde_json::{Map, Value};
+
+use super::content;
+use super::input::{Input, MARK, Told};
+use super::json_lines::parse;
+use super::objects::Objects;
+use super::tables;
+use crate::DataError;
+
+/// A row, by the names of its columns.
+pub(crate) type Row = Map<String, Value>;
+
+/// A row with its place.
+pub(crate) struct WholeRow {
+    /// `line`, `element` or `row`.
+    pub(crate) unit: &'static str,
+    /// Its number, from 1.
+    pub(crate) number: u64,
+    /// The row, or the cause of its failure.
+    pub(crate) row: Result<Row, String>,
+}
+
+/// The rows of a file.
+pub(crate) type WholeRows = Box<dyn Iterator<Item = Result<WholeRow, DataError>>>;
+
+/// Names the columns of a CSV file without a head, given its first row; `None`: that row is the head.
+pub(crate) type Headless = fn(&StringRecord) -> Option<StringRecord>;
+
+/// A format of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowFormat {
+    Json,
+    Delimited(u8),
+    Parquet,
+    Arrow,
+}
+
+impl RowFormat {
+    /// Returns the format that a file's extension names, before one of a compression; `None`: of no rows.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        Some(match name.rsplit_once('.')?.1 {
+            "jsonl" | "json" | "ndjson" => Self::Json,
+            "csv" => Self::Delimited(b','),
+            "tsv" => Self::Delimited(b'\t'),
+            "parquet" => Self::Parquet,
+            "arrow" | "feather" => Self::Arrow,
+            _ => return None,
+        })
+    }
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// It cannot be read, or is of another format.
+pub(crate) fn open(path: &Path, format: RowFormat, headless: Headless) -> Result<WholeRows, DataError> {
+    match format {
+        RowFormat::Json => {
+            let objects = Objects::new(checked(path, DataFormat::Jsonl)?)?;
+            Ok(Box::new(JsonRows { objects, has_failed: false }))
+        }
+        RowFormat::Delimited(delimiter) => delimited(path, delimiter, headless),
+        RowFormat::Parquet => tables::whole_rows(path, true),
+        RowFormat::Arrow => tables::whole_rows(path, false),
+    }
+}
+
+/// Opens a file of text, and refuses it if its first bytes are of something else.
+fn checked(path: &Path, format: DataFormat) -> Result<Input, DataError> {
+    let mut input = Input::open(path, Told::ByContent)?;
+    let head = input.ahead(content::HEAD_BYTES as u64)?;
+    let other = |what: String| {
+        // There is no key for the format here.
+        let (what, remedy) = match what.split_once(": say format = ") {
+            Some((what, _)) => (what, ": its name must end as its format does"),
+            None => (what.as_str(), ""),
+        };
+        DataError::OtherContent { path: path.to_owned(), what: format!("{what}{remedy}") }
+    };
+    content::check(&head, format, true).map_err(other)?;
+    Ok(input)
+}
+
+struct JsonRows {
+    objects: Objects,
+    has_failed: bool,
+}
+
+impl Iterator for JsonRows {
+    type Item = Result<WholeRow, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed {
+            return None;
+        }
+        let row = match self.objects.next() {
+            Ok(bytes) => match parse::<Value>(bytes?) {
+                Ok(Value::Object(row)) => Ok(row),
+                Ok(_) => Err("it is no JSON object".to_owned()),
+                Err(error) => Err(format!("it is no JSON: {error}")),
+            },
+            Err(error) => {
+                self.has_failed = true;
+                return Some(Err(error));
+            }
+        };
+        let (unit, number) = self.objects.at();
+        Some(Ok(WholeRow { unit, number, row }))
+    }
+}
+
+/// Opens a table with this byte between values (RFC 4180).
+fn delimited(path: &Path, delimiter: u8, headless: Headless) -> Result<WholeRows, DataError> {
+    let mut input = checked(path, DataFormat::Csv)?;
+    if input.ahead(MARK.len() as u64)? == MARK.as_bytes() {
+        let mark = io::copy(&mut input.reader.by_ref().take(MARK.len() as u64), &mut io::sink());
+        mark.map_err(DataError::io("read", path))?;
+    }
+    let mut reader = csv::ReaderBuilder::new();
+    let reader = reader.delimiter(delimiter).flexible(true).has_headers(false).from_reader(input.reader);
+    let refused = {
+        let path = path.to_owned();
+        move |error: csv::Error| DataError::Malformed {
+            path: path.clone(),
+            format: "CSV",
+            place: error.position().map_or("a row".to_owned(), |at| format!("line {}", at.line())),
+            reason: format!("{error}; write it anew in UTF-8"),
+        }
+    };
+    let mut records = reader.into_records();
+    let first = records.next().transpose().map_err(&refused)?.ok_or_else(|| DataError::empty(path))?;
+    let (head, first) = match headless(&first) {
+        Some(head) => (head, Some(Ok(first))),
+        None => (first, None),
+    };
+    let rows = first.into_iter().chain(records).map(move |record| {
+        let record = record.map_err(&refused)?;
+        let number = record.position().map_or(0, csv::Position::line);
+        let row = match record.len() == head.len() {
+            true => {
+                Ok(head.iter().zip(&record).map(|(name, value)| (name.to_owned(), value.into())).collect())
+            }
+            false => Err(format!("it has {} values, and the first row has {}", record.len(), head.len())),
+        };
+        Ok(WholeRow { unit: "line", number, row })
+    });
+    Ok(Box::new(rows))
+}
+
+/// Reads a file of plain text, decompressed, without a byte order mark; `None`: it has more than `bytes_max`.
+///
+/// # Errors
+/// It cannot be read, or is not UTF-8.
+pub(crate) fn whole_text(path: &Path, bytes_max: u64) -> Result<Option<String>, DataError> {
+    let mut bytes = Vec::new();
+    let reader = checked(path, DataFormat::Text)?.reader;
+    reader.take(bytes_max + 1).read_to_end(&mut bytes).map_err(DataError::io("read", path))?;
+    if bytes.len() as u64 > bytes_max {
+        return Ok(None);
+    }
+    if bytes.starts_with(MARK.as_bytes()) {
+        bytes.drain(..MARK.len());
+    }
+    String::from_utf8(bytes).map(Some).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let (byte, remedy) =
+            (error.as_bytes()[offset], "write it anew in UTF-8, or name a file of text".to_owned());
+        DataError::NotUtf8 { path: path.to_owned(), offset: offset as u64, byte, remedy }
+    })
+}

@@ -1,0 +1,71 @@
+//! Scores of `evaluate.tasks`.
+
+use anyhow::{Context, Result};
+use longhaul_common::id::Round;
+use longhaul_data::tasks::TaskFile;
+use longhaul_engine::Generator;
+use longhaul_member::activity::Activity;
+use longhaul_member::message::FromDevice;
+use longhaul_proto::control::message::TaskScore;
+
+use super::Device;
+use crate::evaluate::{Judge, Outcome, Reading};
+
+/// The questions of a run, with what their reading needs.
+#[derive(Debug)]
+pub struct RunTasks {
+    /// The files.
+    pub files: Vec<TaskFile>,
+    /// Texts to tokens.
+    pub reading: Reading,
+    /// The last scored state.
+    pub scored: Option<Round>,
+}
+
+impl Device<'_> {
+    /// Scores this worker's part of the questions with the state before `next_round`, once.
+    pub(super) fn score(&mut self, next_round: Round) -> Result<()> {
+        let Some(tasks) = self.tasks.as_ref().filter(|tasks| tasks.scored != Some(next_round)) else {
+            return Ok(());
+        };
+        let step = self.schedule().steps_of(Round(next_round.0.saturating_sub(1))).start;
+        let Some((place, workers)) = self.barrier.place(step, self.worker) else { return Ok(()) };
+        let scoring = self.progress.begin(Activity::Evaluate);
+        let generator = Generator::of(&self.engine)?;
+        let judge = Judge { generator, reading: &tasks.reading, shows: false };
+        let stopped = || self.barrier.is_stopped();
+        let (mut outcomes, mut before) = (Vec::new(), 0);
+        for file in &tasks.files {
+            // The places go on from file to file, so that all have equally many.
+            let first = (place + workers - before % workers) % workers;
+            before += file.questions.len();
+            let outcome = judge.task(&file.part(first, workers), &stopped);
+            let outcome = outcome.context("score the questions of evaluate.tasks")?;
+            if !outcome.is_whole() {
+                return Ok(());
+            }
+            outcomes.push(outcome);
+        }
+        drop(scoring);
+        let scores = sums(&outcomes);
+        self.tasks.iter_mut().for_each(|tasks| tasks.scored = Some(next_round));
+        self.tell(FromDevice::Scores { next_round, scores })
+    }
+}
+
+/// Returns one score of each kind.
+fn sums(outcomes: &[Outcome]) -> Vec<TaskScore> {
+    let mut sums: Vec<TaskScore> = Vec::new();
+    for score in outcomes.iter().filter_map(Outcome::score) {
+        match sums.iter_mut().find(|sum| sum.kind == score.kind) {
+            Some(sum) => {
+                sum.questions = sum.questions.saturating_add(score.questions);
+                for (sum, right) in sum.right.iter_mut().zip(score.right) {
+                    *sum = sum.saturating_add(right);
+                }
+            }
+            None => sums.push(score),
+        }
+    }
+    sums
+}
