@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
 use super::{POLL, Process, free_address, now, status_at};
@@ -102,6 +103,18 @@ impl Pair {
     /// Kills a coordinator with `kill -9`.
     pub fn kill_coordinator(&mut self, index: usize) {
         self.coordinators[index].process = None;
+    }
+
+    /// Ends the run by `coordinator stop`.
+    ///
+    /// # Errors
+    /// The coordinator refuses, or does not lead.
+    pub fn stop(&self, index: usize) -> Result<()> {
+        let mut command = Command::new(super::binary("coordinator")?);
+        command.args(["stop", "--state-dir"]).arg(self.folder.join(format!("state-{index}")));
+        let output = command.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
     }
 
     /// Sends a signal to a coordinator by name, such as `STOP`.

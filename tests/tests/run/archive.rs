@@ -33,7 +33,7 @@ fn a_run_goes_on_from_the_archive_when_all_machines_and_their_disks_are_lost() {
     at_once(vec!["plan = \"fixed\"", "stages = 2"], |parallel| {
         let checkpoint = "every_rounds = 10\nkeep = 3\nto = \"archive\"";
         let setup = Setup {
-            steps: 520,
+            steps: 360,
             sites: vec![1, 1],
             link: QUICK_LINK,
             own_checkpoints: true,

@@ -60,7 +60,7 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
             width: 64,
             learning_rate: learning_rate(preset),
             // Over only a few hundred tokens, the loss of `cocktail` varies by a tenth.
-            evaluate_batches: 64,
+            evaluate_batches: 32,
             sync: &sync,
             silent_after_ms: 240_000,
             ..Setup::default()
