@@ -34,8 +34,11 @@ fn values_of(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
 /// # Panics
 /// `token_bytes` is more than four.
 pub fn extend_with_tokens(bytes: &mut Vec<u8>, tokens: &[u32], token_bytes: usize) {
-    bytes.reserve(tokens.len() * token_bytes);
-    tokens.iter().for_each(|token| bytes.extend_from_slice(&token.to_le_bytes()[..token_bytes]));
+    let start = bytes.len();
+    bytes.resize(start + tokens.len() * token_bytes, 0);
+    for (word, token) in bytes[start..].chunks_exact_mut(token_bytes.max(1)).zip(tokens) {
+        word.copy_from_slice(&token.to_le_bytes()[..token_bytes]);
+    }
 }
 
 /// Returns the tokens in some bytes, of `token_bytes` bytes each, one to four. Ignores a partial last token.

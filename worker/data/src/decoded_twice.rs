@@ -83,6 +83,12 @@ impl Page {
     fn place_in(&self, text: &str, table: &Table) -> Option<usize> {
         let (mut rest, mut before, mut in_row, mut has_mark) = (text.chars(), None, 0, false);
         loop {
+            // Most of most texts: quick, as this is done for every page.
+            let ascii = ascii_len(rest.as_str().as_bytes());
+            if ascii > 0 {
+                let (run, behind) = rest.as_str().split_at(ascii);
+                (before, rest, in_row, has_mark) = (run.chars().next_back(), behind.chars(), 0, false);
+            }
             let place = text.len() - rest.as_str().len();
             let first = rest.next()?;
             let mut behind = rest.clone();
@@ -100,6 +106,21 @@ impl Page {
             (before, rest) = (Some(found.last), behind);
         }
     }
+}
+
+/// Returns the number of ASCII bytes at the start. A plain loop, as builds without optimisation read megabytes with it.
+fn ascii_len(bytes: &[u8]) -> usize {
+    const UPPER: u64 = 0x8080_8080_8080_8080;
+    let mut at = 0;
+    while let Some(word) = bytes[at..].first_chunk::<8>()
+        && u64::from_le_bytes(*word) & UPPER == 0
+    {
+        at += 8;
+    }
+    while at < bytes.len() && bytes[at].is_ascii() {
+        at += 1;
+    }
+    at
 }
 
 /// Decodes the UTF-8 character at this place, if it may occur in a text.
