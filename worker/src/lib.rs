@@ -15,4 +15,5 @@ mod opened;
 pub mod pages;
 pub mod replica;
 pub mod sample;
+mod stop;
 pub mod train;

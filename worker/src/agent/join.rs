@@ -25,11 +25,11 @@ use super::memory::{self, Room};
 use super::offers::Offers;
 use super::rejoins::Rejoins;
 use super::session::Session;
-use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;
 use super::twins::Twins;
 use crate::cli::JoinArgs;
+use crate::stop::StopSignal;
 
 /// Timeout for the last packets after this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);

@@ -23,7 +23,6 @@ mod session;
 mod speaking;
 mod speed;
 mod status_updates;
-mod stop;
 mod survey;
 #[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
 mod telemetry;
@@ -31,4 +30,3 @@ mod twins;
 
 pub(crate) use addresses::{first_that_answers, in_order};
 pub use join::{HANDING_OVER_MAX, LEAVING_MAX, cache_dir, join};
-pub(crate) use stop::StopSignal;

@@ -35,8 +35,8 @@ use super::link_reports::{LOOK, ToldLinks};
 use super::offers::{Offers, tell_archived};
 use super::reports::{Reports, as_of_now};
 use super::status_updates::{About, StatusUpdates};
-use super::stop::StopSignal;
 use crate::member::{self, Links};
+use crate::stop::StopSignal;
 
 /// Capacity of the queue to the device: at most an entry, a result and a request are in flight.
 const DEVICE_QUEUE: usize = 8;

@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::connection::Conversation;
 use super::join::JoinedRun;
 use super::speed;
-use super::stop::StopSignal;
+use crate::stop::StopSignal;
 
 /// The result of a survey.
 pub(super) enum Surveyed {

@@ -18,9 +18,10 @@ use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
 use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
 
-use crate::agent::{self, StopSignal};
+use crate::agent;
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
 use crate::data_progress::{self, Far};
+use crate::stop::StopSignal;
 
 /// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;

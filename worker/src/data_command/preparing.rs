@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Data, open};
-use crate::agent::StopSignal;
 use crate::data_progress::{FOOT_INTERVAL, Far, Progress};
+use crate::stop::StopSignal;
 
 /// Grace period for unfinished records after a stop request: most take a fraction of it.
 const STOP_MAX: Duration = Duration::from_millis(700);

@@ -19,9 +19,9 @@ use tokio::sync::oneshot;
 use self::inputs::Inputs;
 pub use self::judge::{Judge, Reading, Stopped};
 pub use self::outcome::{Measure, Outcome, Scores};
-use crate::agent::StopSignal;
 use crate::cli::EvaluateArgs;
 use crate::opened::{beside_tokenizer, tokenizer_of};
+use crate::stop::StopSignal;
 
 /// Evaluates a model and prints results.
 ///
