@@ -46,10 +46,10 @@ pub enum Command {
     Join(JoinArgs),
     /// Check this machine's ability to take part: libtorch, device, UDP path, bandwidth, clock.
     Doctor(DoctorArgs),
-    /// Continue a text with a trained checkpoint.
+    /// Continue a text with a trained checkpoint, chat with it, or continue many prompts at once.
     ///
-    /// The prompt and then each token appear on standard output. The model sees at most as many tokens as its context holds; beyond that, it
-    /// continues with the newest half of them.
+    /// The prompt and then each token appear on standard output; with `--prompts`, a line of JSON for each text. The model sees at most as many tokens as
+    /// its context holds; beyond that, it continues with the newest half of them.
     Sample(SampleArgs),
     /// Evaluate a trained checkpoint, or a pretrained model's folder, on local files: perplexity, multiple choice, exact match.
     ///
@@ -284,8 +284,15 @@ pub struct SampleArgs {
     #[command(flatten)]
     pub model: CheckpointArgs,
     /// The text to continue, or with `--chat` the user's message; several may be given. Default with `--chat`: each line of standard input.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "chat")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present_any = ["chat", "prompts"])]
     pub prompt: Vec<String>,
+    /// A file of prompts: lines of JSON if its name ends in `.jsonl` (strings, or objects with `prompt`), otherwise a prompt in each line; `-`: standard
+    /// input. Prints {"prompt", "text", "finish_reason"} for each, the reason being `stop` or `length`. With `--chat` each is a chat of its own.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompts: Option<PathBuf>,
+    /// Prompts continued at once: 1 to 1024. Each takes memory for a whole context.
+    #[arg(long, value_name = "COUNT", default_value_t = 8, requires = "prompts", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: u32,
     /// Chat: render messages with the model's chat template, and print answers.
     #[arg(long)]
     pub chat: bool,

@@ -1,5 +1,7 @@
 //! `worker sample`: text from a trained model.
 
+mod batch;
+
 use std::io::{self, BufRead, Write};
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -44,9 +46,10 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
     }
     let generator = Generator::new(&model.spec, &model.parameters, device, args.compute.threads())?;
     let speaker = Speaker { generator, tokenizer, sampling, stops, tokens: args.tokens as usize };
-    match dialogue {
-        Some(dialogue) => speaker.chat(dialogue, &args.prompt),
-        None => speaker.continue_all(&args.prompt),
+    match (&args.prompts, dialogue) {
+        (Some(file), dialogue) => speaker.continue_file(file, args.batch as usize, dialogue.as_ref()),
+        (None, Some(dialogue)) => speaker.chat(dialogue, &args.prompt),
+        (None, None) => speaker.continue_all(&args.prompt),
     }
 }
 
@@ -64,7 +67,8 @@ struct Speaker {
 impl Speaker {
     fn continue_all(&self, prompts: &[String]) -> Result<()> {
         for prompt in prompts {
-            let tokens = read_prompt(&self.tokenizer, prompt)?;
+            let tokens =
+                read_prompt(&self.tokenizer, prompt).with_context(|| format!("read --prompt {prompt:?}"))?;
             if !show(prompt)? || self.speak(&tokens)?.is_none() {
                 return Ok(());
             }
@@ -83,21 +87,29 @@ impl Speaker {
             if message.trim().is_empty() {
                 continue;
             }
-            let prompt = dialogue.ask(&message).map_err(Error::msg)?;
-            let tokens =
-                self.tokenizer.encode(&prompt).map_err(Error::msg).context("read the chat's text")?;
+            let tokens = self.asked(&mut dialogue, &message)?;
             let Some(answer) = self.speak(&tokens)? else { return Ok(()) };
             dialogue.answered(&answer).map_err(Error::msg)?;
         }
         Ok(())
     }
 
-    /// Prints what follows the tokens, and returns it; `None`: nobody reads any more.
-    fn speak(&self, prompt: &[u32]) -> Result<Option<String>> {
+    /// Adds a message of the user, and returns the chat's tokens.
+    fn asked(&self, dialogue: &mut Dialogue, message: &str) -> Result<Vec<u32>> {
+        let prompt = dialogue.ask(message).map_err(Error::msg)?;
+        self.tokenizer.encode(&prompt).map_err(Error::msg).context("read the chat's text")
+    }
+
+    fn warn_if_long(&self, prompt: &[u32]) {
         let context = self.generator.context();
         if prompt.len() > context {
             tracing::warn!("the model sees the last {context} of {} tokens", prompt.len());
         }
+    }
+
+    /// Prints what follows the tokens, and returns it; `None`: nobody reads any more.
+    fn speak(&self, prompt: &[u32]) -> Result<Option<String>> {
+        self.warn_if_long(prompt);
         let mut detokenizer = Detokenizer::after(&self.tokenizer, prompt);
         let mut said = String::new();
         let mut say = |text: String| {
@@ -131,14 +143,14 @@ fn dialogue_of(args: &SampleArgs, model: &OpenedModel) -> Result<Dialogue> {
     Ok(dialogue)
 }
 
-/// Encodes the prompt; warns of parts that the model does not see.
+/// Encodes a prompt; warns of parts that the model does not see.
 fn read_prompt(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
-    let tokens = tokenizer.encode(prompt).map_err(Error::msg).context("read --prompt")?;
-    ensure!(!tokens.is_empty(), "--prompt {prompt:?} holds nothing that the model's tokenizer knows");
-    let read = tokenizer.decode(&tokens).map_err(Error::msg).context("read --prompt")?;
+    let tokens = tokenizer.encode(prompt).map_err(Error::msg)?;
+    ensure!(!tokens.is_empty(), "it holds nothing that the model's tokenizer knows");
+    let read = tokenizer.decode(&tokens).map_err(Error::msg)?;
     // Tokenizers may change white space.
     if !read.split_whitespace().flat_map(str::chars).eq(prompt.split_whitespace().flat_map(str::chars)) {
-        tracing::warn!("the model's tokenizer does not know all of --prompt: the model reads {read:?}");
+        tracing::warn!("the model's tokenizer does not know all of {prompt:?}: the model reads {read:?}");
     }
     Ok(tokens)
 }

@@ -1,5 +1,6 @@
 //! Text from a model.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use longhaul_common::config::Precision;
@@ -23,17 +24,31 @@ pub struct Generator {
     model: Model,
 }
 
-/// The endless tokens after a prompt, drawn one by one.
+/// The endless tokens after a prompt, drawn one by one; see [`Continuations`].
+#[derive(Debug)]
+pub struct Continuation<'a>(Continuations<'a>);
+
+/// The endless tokens after several prompts, drawn by one pass for all: prompts need not be equally long, as a longer one's next token takes the place of a
+/// drawn one until the prompt ends.
 ///
 /// The model sees a window of the newest tokens, which grows to the whole context. A token without room leaves only the newest half, which is read anew,
 /// because positions change. Otherwise a token costs one position, and the model always knows at least half a context, or all tokens.
 #[derive(Debug)]
-pub struct Continuation<'a> {
+pub struct Continuations<'a> {
     generator: &'a Generator,
-    window: Vec<i64>,
-    /// The window's first tokens, as far as read by the model.
+    rows: Vec<Row>,
+    /// The windows' first tokens, as far as read by the model.
     cache: Cache,
     sampling: Sampling,
+}
+
+/// A text.
+#[derive(Debug)]
+struct Row {
+    /// As long as that of every other text.
+    window: Vec<i64>,
+    /// Tokens of the prompt that come next.
+    given: VecDeque<i64>,
     rng: ChaCha8Rng,
 }
 
@@ -77,21 +92,36 @@ impl Generator {
     /// # Errors
     /// The prompt is empty, or has a token outside the vocabulary; or libtorch fails.
     pub fn continuation(&self, prompt: &[u32], sampling: Sampling) -> Result<Continuation<'_>, EngineError> {
-        if prompt.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
+        self.continuations(&[prompt], sampling).map(Continuation)
+    }
+
+    /// Continues each prompt as [`Self::continuation`] does, with the same seed for each. Memory: a cache of a whole context for each.
+    ///
+    /// # Errors
+    /// There is no prompt, or one is empty, or has a token outside the vocabulary; or libtorch fails.
+    pub fn continuations<P: AsRef<[u32]>>(
+        &self,
+        prompts: &[P],
+        sampling: Sampling,
+    ) -> Result<Continuations<'_>, EngineError> {
         let vocabulary = self.spec.vocabulary;
-        if let Some(&token) = prompt.iter().find(|&&token| token >= vocabulary) {
-            return Err(EngineError::Token { token, vocabulary });
-        }
-        let newest = &prompt[prompt.len().saturating_sub(self.context())..];
-        Ok(Continuation {
-            generator: self,
-            window: newest.iter().map(|&token| i64::from(token)).collect(),
-            cache: Cache::new(&self.spec, PRECISION, self.device)?,
-            sampling,
-            rng: ChaCha8Rng::seed_from_u64(sampling.seed),
-        })
+        let newest = |prompt: &P| {
+            let prompt = prompt.as_ref();
+            if let Some(&token) = prompt.iter().find(|&&token| token >= vocabulary) {
+                return Err(EngineError::Token { token, vocabulary });
+            }
+            let newest = &prompt[prompt.len().saturating_sub(self.context())..];
+            Ok(newest.iter().map(|&token| i64::from(token)).collect::<VecDeque<_>>())
+        };
+        let prompts = prompts.iter().map(newest).collect::<Result<Vec<_>, _>>()?;
+        let common = prompts.iter().map(VecDeque::len).min().filter(|length| *length > 0);
+        let common = common.ok_or(EngineError::EmptyPrompt)?;
+        let row = |mut prompt: VecDeque<i64>| {
+            let given = prompt.split_off(common);
+            Row { window: prompt.into(), given, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }
+        };
+        let cache = Cache::new(&self.spec, prompts.len() as i64, PRECISION, self.device)?;
+        Ok(Continuations { generator: self, rows: prompts.into_iter().map(row).collect(), cache, sampling })
     }
 
     /// Returns the most tokens that the model sees at once.
@@ -118,35 +148,58 @@ impl Iterator for Continuation<'_> {
 
     /// Fails with libtorch.
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.draw_next())
+        // A single prompt is read as a whole: each pass draws a token.
+        let drawn = self.0.draw_next();
+        drawn.map(|tokens| tokens.into_iter().next().flatten()).transpose()
     }
 }
 
-impl Continuation<'_> {
-    fn draw_next(&mut self) -> Result<u32, EngineError> {
-        let mut logits = self.next_logits()?;
-        if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(EngineError::NotANumber);
-        }
-        penalise(&mut logits, &self.window, self.sampling);
-        let token = draw(&logits, self.sampling, &mut self.rng);
-        self.window.push(token as i64);
-        Ok(token as u32)
+impl Continuations<'_> {
+    /// Draws a token of each text; `None`: its prompt goes on.
+    ///
+    /// # Errors
+    /// Logits are no numbers, or libtorch fails.
+    pub fn draw_next(&mut self) -> Result<Vec<Option<u32>>, EngineError> {
+        let logits = self.next_logits()?;
+        let (sampling, vocabulary) = (self.sampling, logits.len() / self.rows.len());
+        let all = self.rows.iter_mut().zip(logits.chunks(vocabulary));
+        all.map(|(row, logits)| row.next(logits, sampling)).collect()
     }
 
-    /// Returns the logits `[V]` of the token after the window.
+    /// Returns the logits [B, V] of the tokens after the windows.
     fn next_logits(&mut self) -> Result<Vec<f32>, EngineError> {
-        let context = self.generator.context();
-        if self.window.len() > context {
-            self.window.drain(..self.window.len() - (context / 2).max(1));
+        let (context, length) = (self.generator.context(), self.rows[0].window.len());
+        if length > context {
+            let leaving = length - (context / 2).max(1);
+            self.rows.iter_mut().for_each(|row| drop(row.window.drain(..leaving)));
             self.cache.clear();
         }
-        let unread = Tensor::f_from_slice(&self.window[self.cache.len()..])?;
-        let unread = unread.f_view([1, -1])?.f_to_device(self.generator.device)?; // [1, T]
-        let logits = self.generator.model.next_logits(&unread, &mut self.cache)?; // [1, V]
+        let read = self.cache.len();
+        let unread: Vec<i64> = self.rows.iter().flat_map(|row| &row.window[read..]).copied().collect();
+        let unread = Tensor::f_from_slice(&unread)?.f_view([self.rows.len() as i64, -1])?; // [B, T]
+        let unread = unread.f_to_device(self.generator.device)?;
+        let logits = self.generator.model.next_logits(&unread, &mut self.cache)?; // [B, V]
         let mut host = Vec::new();
         to_host(&logits.f_view([-1])?.f_to_kind(Kind::Float)?, &mut host)?;
         Ok(host)
+    }
+}
+
+impl Row {
+    /// Adds the next token of the prompt, or one that it draws, and returns the latter.
+    fn next(&mut self, logits: &[f32], sampling: Sampling) -> Result<Option<u32>, EngineError> {
+        if let Some(token) = self.given.pop_front() {
+            self.window.push(token);
+            return Ok(None);
+        }
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(EngineError::NotANumber);
+        }
+        let mut logits = logits.to_vec();
+        penalise(&mut logits, &self.window, sampling);
+        let token = draw(&logits, sampling, &mut self.rng);
+        self.window.push(token as i64);
+        Ok(Some(token as u32))
     }
 }
 
@@ -197,14 +250,14 @@ mod tests {
                 for _ in 0..3 * context {
                     let seen = window(context, length, all.len());
                     let expected = recomputed(&generator, &all[all.len() - seen..]);
-                    let logits = continuation.next_logits().unwrap();
+                    let logits = continuation.0.next_logits().unwrap();
                     let scale = expected.iter().fold(0f32, |max, logit| max.max(logit.abs()));
                     for (one, other) in logits.iter().zip(&expected) {
                         let off = (one - other).abs() / scale;
                         assert!(off < 2e-5, "{:?}, {seen} of {}: {off}", spec.kind, all.len());
                     }
                     let likeliest = (0..expected.len()).max_by(|&a, &b| expected[a].total_cmp(&expected[b]));
-                    continuation.window.push(likeliest.unwrap() as i64);
+                    continuation.0.rows[0].window.push(likeliest.unwrap() as i64);
                     all.push(likeliest.unwrap() as i64);
                 }
             }
@@ -239,6 +292,31 @@ mod tests {
         }
     }
 
+    /// Prompts of unlike lengths, one of them longer than the context, past the context's end.
+    #[test]
+    fn texts_drawn_together_are_those_drawn_one_by_one() {
+        for spec in [tiny_gpt2(), tiny_llama()] {
+            let (generator, context) = (generator(&spec), spec.context as usize);
+            let prompts: Vec<Vec<u32>> = [3, 1, context + 2, 7]
+                .into_iter()
+                .map(|length| (0..length as u32).map(|at| (at * 7 + length as u32) % 64).collect())
+                .collect();
+            let sampling = Sampling { temperature: 0.7, seed: 5, ..Sampling::default() };
+            let mut together = generator.continuations(&prompts, sampling).unwrap();
+            let mut texts = vec![Vec::new(); prompts.len()];
+            while texts.iter().any(|text| text.len() < 2 * context) {
+                for (text, drawn) in texts.iter_mut().zip(together.draw_next().unwrap()) {
+                    text.extend(drawn);
+                }
+            }
+            for (prompt, text) in prompts.iter().zip(texts) {
+                let alone = generator.continuation(prompt, sampling).unwrap();
+                let alone: Vec<u32> = alone.take(2 * context).map(Result::unwrap).collect();
+                assert_eq!(text[..2 * context], alone, "{:?}, after {} tokens", spec.kind, prompt.len());
+            }
+        }
+    }
+
     #[test]
     fn the_same_seed_draws_the_same_tokens() {
         let generator = generator(&tiny_llama());
@@ -260,6 +338,7 @@ mod tests {
     fn what_cannot_be_continued_is_an_error() {
         let generator = generator(&tiny_gpt2());
         assert!(matches!(generator.continuation(&[], GREEDY), Err(EngineError::EmptyPrompt)));
+        assert!(matches!(generator.continuations::<&[u32]>(&[], GREEDY), Err(EngineError::EmptyPrompt)));
         let outside = generator.continuation(&[63, 64, 65], GREEDY);
         assert!(matches!(outside, Err(EngineError::Token { token: 64, vocabulary: 64 })));
         assert!(Generator::new(&tiny_gpt2(), &[0.0; 3], test_device(), None).is_err());

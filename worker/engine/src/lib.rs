@@ -41,7 +41,7 @@ pub use batch::{Batch, read_ahead};
 use chunk::{Chunk, Computing};
 pub use device::{choose_device, claim_device, device_name};
 pub use error::EngineError;
-pub use generator::{Continuation, Generator};
+pub use generator::{Continuation, Continuations, Generator};
 use hooks::GradientHooks;
 use host::HostLink;
 pub use interpreter::{Stages, interpret};

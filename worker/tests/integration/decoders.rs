@@ -178,7 +178,7 @@ fn with_a_cache_the_logits_are_those_of_the_whole_pass() {
         };
         let tokens = Tensor::from_slice(&expected.tokens).narrow(0, 0, length).unsqueeze(0);
         let whole = logits(&model, &tokens);
-        let mut cache = Cache::new(&opened.spec, Precision::F32, Device::Cpu).unwrap();
+        let mut cache = Cache::new(&opened.spec, 1, Precision::F32, Device::Cpu).unwrap();
         for piece in [9, 1, 1, 4, 1] {
             let next = tokens.narrow(1, cache.len() as i64, piece);
             let found = model.next_logits(&next, &mut cache).unwrap().squeeze_dim(0);

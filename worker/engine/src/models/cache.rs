@@ -6,34 +6,35 @@ use tch::{Device, TchError, Tensor};
 
 use super::precision::kind_of;
 
-/// The keys and values of one sequence in all layers: memory for a whole context, allocated once, outside autograd.
+/// The keys and values of some sequences of equal length in all layers: memory for a whole context, allocated once, outside autograd.
 #[derive(Debug)]
 pub struct Cache {
-    layers: Vec<[Tensor; 2]>, // keys and values, each [1, G, C, E]
+    layers: Vec<[Tensor; 2]>, // keys and values, each [B, G, C, E]
     length: i64,
 }
 
 /// One layer's part of a [`Cache`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past<'a> {
-    keys: &'a Tensor,   // [1, G, C, E]
-    values: &'a Tensor, // [1, G, C, E]
+    keys: &'a Tensor,   // [B, G, C, E]
+    values: &'a Tensor, // [B, G, C, E]
     length: i64,
 }
 
 impl Cache {
-    /// Creates an empty cache for a model of this specification.
+    /// Creates an empty cache of `rows` sequences for a model of this specification.
     ///
     /// # Errors
     /// libtorch fails: out of memory, mostly.
-    pub fn new(spec: &ModelSpec, precision: Precision, device: Device) -> Result<Self, TchError> {
-        let shape = [1, spec.kv_heads / spec.shard.ways(), spec.context, spec.head_width()].map(i64::from);
-        let room = || Tensor::f_zeros(shape, (kind_of(precision), device));
+    pub fn new(spec: &ModelSpec, rows: i64, precision: Precision, device: Device) -> Result<Self, TchError> {
+        let [heads, context, width] =
+            [spec.kv_heads / spec.shard.ways(), spec.context, spec.head_width()].map(i64::from);
+        let room = || Tensor::f_zeros([rows, heads, context, width], (kind_of(precision), device));
         let layers = (0..spec.layers).map(|_| Ok([room()?, room()?])).collect::<Result<_, TchError>>()?;
         Ok(Self { layers, length: 0 })
     }
 
-    /// Returns the number of tokens.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length as usize
@@ -62,7 +63,7 @@ impl Cache {
 }
 
 impl Past<'_> {
-    /// Stores the keys and values of the next T tokens, each [1, G, T, E], and returns those of all tokens, each [1, G, S, E].
+    /// Stores the keys and values of the next T tokens, each [B, G, T, E], and returns those of all tokens, each [B, G, S, E].
     pub(super) fn extended(self, k: &Tensor, v: &Tensor) -> Result<[Tensor; 2], TchError> {
         let tokens = k.size()[2];
         let keep = |room: &Tensor, new: &Tensor| {
@@ -107,7 +108,7 @@ mod tests {
                 let scale = whole.abs().max().double_value(&[]);
                 // One by one, and in pieces at the start, in the middle and at the end.
                 for pieces in [[1; CONTEXT].as_slice(), &[CONTEXT], &[5, 1, 1, 4, 5], &[1, 15]] {
-                    let mut cache = Cache::new(&spec, precision, test_device()).unwrap();
+                    let mut cache = Cache::new(&spec, 1, precision, test_device()).unwrap();
                     for &piece in pieces {
                         let next = tokens().narrow(1, cache.len() as i64, piece as i64);
                         let logits = model.next_logits(&next, &mut cache).unwrap();
@@ -126,7 +127,7 @@ mod tests {
     fn a_full_cache_refuses_a_token_and_a_cleared_one_knows_nothing_of_the_past() {
         for spec in [tiny_gpt2(), tiny_llama()] {
             let model = model(&spec, Precision::F32);
-            let mut cache = Cache::new(&spec, Precision::F32, test_device()).unwrap();
+            let mut cache = Cache::new(&spec, 1, Precision::F32, test_device()).unwrap();
             let one = Tensor::from_slice(&[9i64]).view([1, -1]).to_device(test_device());
             let alone = model.next_logits(&one, &mut cache).unwrap();
             cache.clear();
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn nothing_that_is_kept_belongs_to_autograd() {
         let spec = tiny_llama();
-        let mut cache = Cache::new(&spec, Precision::F32, test_device()).unwrap();
+        let mut cache = Cache::new(&spec, 1, Precision::F32, test_device()).unwrap();
         let logits = model(&spec, Precision::F32).next_logits(&tokens(), &mut cache).unwrap();
         assert!(!logits.requires_grad());
         assert!(cache.layers.iter().flatten().all(|kept| !kept.requires_grad()));

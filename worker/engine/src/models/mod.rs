@@ -131,17 +131,17 @@ impl Model {
         self.project(x)
     }
 
-    /// Returns logits [1, V] of the token after `tokens` [1, T], which follow those in the cache and are added to it. Outside autograd.
+    /// Returns logits [B, V] of the token after `tokens` [B, T], which follow those in the cache and are added to it. Outside autograd.
     ///
     /// # Errors
     /// With those in the cache, the tokens exceed the context; the cache is then unchanged. Or libtorch fails.
     pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
         let last = tch::no_grad(|| {
-            let x = self.hidden(tokens, Some(cache), Pass::default())?; // [1, T, D]
-            self.project(&x.f_narrow(1, -1, 1)?) // [1, 1, V]
+            let x = self.hidden(tokens, Some(cache), Pass::default())?; // [B, T, D]
+            self.project(&x.f_narrow(1, -1, 1)?) // [B, 1, V]
         })?;
         cache.advance(tokens.size()[1]);
-        last.f_select(1, 0) // [1, V]
+        last.f_select(1, 0) // [B, V]
     }
 
     /// Returns the cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1]; of each image, [B, 1].
