@@ -9,6 +9,7 @@ pub mod identity;
 pub mod little_endian;
 pub mod masking;
 pub mod round;
+pub mod stored_values;
 #[cfg(feature = "otel")]
 pub mod telemetry;
 pub mod transport;

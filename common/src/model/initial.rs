@@ -12,6 +12,12 @@ use super::{Initial, ModelSpec, ParameterSpec};
 /// a tensor is a slice of the whole.
 #[must_use]
 pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
+    draw_some(spec, seed, |_| true)
+}
+
+/// The same, with zeros for tensors that are not wanted, by name: they have values from elsewhere.
+#[must_use]
+pub fn draw_some(spec: &ModelSpec, seed: u64, wanted: impl Fn(&str) -> bool) -> Vec<f32> {
     let mut values = Vec::with_capacity(spec.parameter_count() as usize);
     let held: HashMap<String, ParameterSpec> =
         spec.parameters().into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect();
@@ -19,6 +25,7 @@ pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
         let Some(own) = held.get(&parameter.name) else { continue };
         let count = own.count() as usize;
         match parameter.initial {
+            _ if !wanted(&own.name) => values.resize(values.len() + count, 0.0),
             Initial::Zeros => values.resize(values.len() + count, 0.0),
             Initial::Ones => values.resize(values.len() + count, 1.0),
             Initial::Uniform { bound } => {
@@ -92,6 +99,25 @@ fn ln(x: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::model::tiny::{tiny_gpt2, tiny_llama};
+
+    #[test]
+    fn tensors_that_are_not_wanted_are_zero_and_the_others_as_ever() {
+        let spec = tiny_llama();
+        let all = draw_parameters(&spec, 3);
+        let some = draw_some(&spec, 3, |name| !name.contains("mlp"));
+        let (mut start, mut left_out) = (0, 0);
+        for tensor in spec.parameters() {
+            let place = start..start + tensor.count() as usize;
+            start = place.end;
+            if tensor.name.contains("mlp") {
+                left_out += 1;
+                assert!(some[place].iter().all(|value| *value == 0.0), "{}", tensor.name);
+            } else {
+                assert!(some[place.clone()] == all[place], "{}", tensor.name);
+            }
+        }
+        assert!(left_out > 0 && some.len() == all.len());
+    }
 
     #[test]
     fn the_logarithm_agrees_with_the_systems() {

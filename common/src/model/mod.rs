@@ -23,7 +23,7 @@ pub use decoder::{Activation, Decoder, NormPlaces, QueryNorm, Rotary};
 pub use encoder::{Encoder, EncoderNames, Head, REPLACED};
 pub use evaluation::Evaluation;
 pub use experts::{Experts, is_of_experts};
-pub use initial::{draw_normal, draw_parameters};
+pub use initial::{draw_normal, draw_parameters, draw_some};
 pub(crate) use meant::is_meant;
 pub use parameters::{Initial, ParameterSpec};
 pub use products::Product;

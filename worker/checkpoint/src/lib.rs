@@ -17,9 +17,11 @@ mod merge;
 mod model_config;
 mod opening;
 mod pieces;
+mod reading;
 mod recut;
 mod sealed;
 mod store;
+mod stored_file;
 mod tensors;
 
 pub use adapters::beside_base;

@@ -55,29 +55,24 @@ fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
         rest = others;
     }
     let untuned = spec.untuned();
-    let mut flat = Vec::with_capacity(untuned.parameter_count() as usize);
-    hf_folder::for_each(
-        base,
-        &untuned,
-        |_| true,
-        |tensor, mut values| {
-            if let Some(own) = by_name.get(tensor.name.as_str()) {
-                values.copy_from_slice(own);
+    let mut flat = hf_folder::read(base, &untuned, &untuned)?;
+    let mut rest = flat.as_mut_slice();
+    for tensor in untuned.parameters() {
+        let values = rest.split_off_mut(..tensor.count() as usize).context("a model has all its values")?;
+        if let Some(own) = by_name.get(tensor.name.as_str()) {
+            values.copy_from_slice(own);
+        }
+        if let Some(scale) = spec.adapter_scale(&tensor.name) {
+            let [a, b] = adapter_names(&tensor.name).map(|name| by_name.get(name.as_str()).copied());
+            let (a, b) = a.zip(b).with_context(|| format!("{} has no adapter", tensor.name))?;
+            let is_transposed = spec.kind == ModelKind::Gpt2;
+            let columns = tensor.shape[1] as usize;
+            add(values, columns, (a, b), scale as f32, is_transposed);
+            if let Some(lengths) = by_name.get(magnitude_name(&tensor.name).as_str()) {
+                rescale(values, columns, lengths, is_transposed);
             }
-            if let Some(scale) = spec.adapter_scale(&tensor.name) {
-                let [a, b] = adapter_names(&tensor.name).map(|name| by_name.get(name.as_str()).copied());
-                let (a, b) = a.zip(b).with_context(|| format!("{} has no adapter", tensor.name))?;
-                let is_transposed = spec.kind == ModelKind::Gpt2;
-                let columns = tensor.shape[1] as usize;
-                add(&mut values, columns, (a, b), scale as f32, is_transposed);
-                if let Some(lengths) = by_name.get(magnitude_name(&tensor.name).as_str()) {
-                    rescale(&mut values, columns, lengths, is_transposed);
-                }
-            }
-            flat.extend_from_slice(&values);
-            Ok(())
-        },
-    )?;
+        }
+    }
     Ok(flat)
 }
 

@@ -1,6 +1,5 @@
 //! The pretrained model that a run starts from, on this machine: `docs/base-model.md`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +8,8 @@ use anyhow::{Context, Result, ensure};
 use indicatif::BinaryBytes;
 use longhaul_checkpoint::{BaseModel, Companions, beside_base};
 use longhaul_common::config::{DataConfig, RunConfig};
-use longhaul_common::model::{ModelSpec, ParameterSpec, draw_parameters, magnitude_name};
+use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_data::Tokenizer;
-use longhaul_engine::models::FrozenWeights;
 use longhaul_peer::{ModelProgress, Network};
 use longhaul_proto::control::message::Hash;
 
@@ -169,45 +167,6 @@ fn opened(folder: &Path, whole: &ModelSpec) -> Result<Arc<BaseModel>> {
         "the run starts from this model"
     );
     Ok(Arc::new(base))
-}
-
-/// Returns the first values of a part's trained tensors, in the order of [`ModelSpec::parameters`], and its frozen ones.
-///
-/// # Errors
-/// The model's files have changed; or libtorch fails.
-pub(super) fn first_state(
-    base: Option<&BaseModel>,
-    (whole, part): (&ModelSpec, &ModelSpec),
-    seed: u64,
-    device: tch::Device,
-) -> Result<(Vec<f32>, FrozenWeights)> {
-    let mut frozen = FrozenWeights::of(part, device);
-    let Some(base) = base else { return Ok((draw_parameters(part, seed), frozen)) };
-    if part.tuning.is_none() {
-        return Ok((base.parameters(whole, part)?, frozen));
-    }
-    let kept: BTreeSet<String> = part.frozen().into_iter().map(|tensor| tensor.name).collect();
-    let (mut places, mut start) = (BTreeMap::new(), 0);
-    for tensor in part.parameters() {
-        let end = start + tensor.count() as usize;
-        places.insert(tensor.name, start..end);
-        start = end;
-    }
-    // Those of adapters; all others come from the model.
-    let mut trained = draw_parameters(part, seed);
-    let wanted = |name: &str| kept.contains(name) || places.contains_key(name);
-    base.for_each(whole, wanted, |tensor, values| {
-        match places.get(&tensor.name) {
-            Some(place) => trained[place.clone()].copy_from_slice(&values),
-            None => frozen.add(tensor, &values)?,
-        }
-        if let Some(place) = places.get(&magnitude_name(&tensor.name)) {
-            let lengths = frozen.row_lengths(&tensor.name, whole.kind)?;
-            trained[place.clone()].copy_from_slice(&lengths);
-        }
-        Ok(())
-    })?;
-    Ok((trained, frozen))
 }
 
 /// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained.

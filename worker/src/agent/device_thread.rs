@@ -32,6 +32,7 @@ use super::memory;
 use crate::data_progress::{self, Far};
 use crate::evaluate::Reading;
 use crate::train::device::{Device, DeviceSender, RunTasks};
+use crate::train::first_state;
 use crate::train::selection::Selector;
 
 /// Inputs of the device thread, which creates the tensors itself.
@@ -255,7 +256,7 @@ impl DeviceThread {
         memory::check(memory::allowed(args, *device), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let (initial, frozen) = base_model::first_state(base.as_deref(), (&whole, &spec), run.seed, *device)?;
+        let (initial, frozen) = first_state(base.as_deref(), (&whole, &spec), run.seed, *device)?;
         let mut engine = Engine::with_parameters(&spec, &config.train, run.steps, &initial, frozen, threads)?;
         if config.sync.selection == SelectionRule::Columns {
             engine.collect_columns()?;

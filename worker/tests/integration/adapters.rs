@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use longhaul_checkpoint::{BaseModel, OpenedModel, open_model};
 use longhaul_common::config::Precision;
-use longhaul_common::model::ParameterSpec;
 use longhaul_engine::models::{FrozenWeights, Model, Parameters};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -43,8 +42,9 @@ fn parameters(opened: &OpenedModel, base: &Path) -> Parameters {
     let frozen_of: Vec<String> = opened.spec.frozen().into_iter().map(|tensor| tensor.name).collect();
     let mut frozen = FrozenWeights::of(&opened.spec, Device::Cpu);
     let base = BaseModel::open(base, |_, _| {}).unwrap();
-    let take = |tensor: &ParameterSpec, values: Vec<f32>| Ok(frozen.add(tensor, &values)?);
-    base.for_each(&opened.spec, |name| frozen_of.iter().any(|of| of == name), take).unwrap();
+    let wanted = |name: &str| frozen_of.iter().any(|of| of == name);
+    base.for_each(&opened.spec, wanted, |tensor, first, values| Ok(frozen.write(tensor, first, values)?))
+        .unwrap();
     Parameters::beside(&opened.spec, &opened.parameters, frozen).unwrap()
 }
 

@@ -21,28 +21,53 @@ pub(super) fn run(python: &Path, quick: bool) -> Result<()> {
     let folder = written(&case, ExportType::Bf16)?;
     let model = folder.path().join("model");
     let recorder = Recorder::new("models/load");
-    let weights = 2 * case.spec.parameter_count();
-    let (mut own, mut theirs) = (Vec::new(), Vec::new());
-    let (mut own_peak, mut their_peak) = (0, 0);
+    let weights = (2 * case.spec.parameter_count()) as f64;
+    let (mut own, mut theirs) = (Begin::default(), Begin::default());
     for turn in 0..if quick { 1 } else { 3 } {
         progress(format!("{}, turn {} ...", case.name, turn + 1));
         forget()?;
-        let mut side = Side::ours(&model, case.work)?;
-        own.push(side.loaded.seconds + side.step()?.seconds);
-        own_peak = own_peak.max(side.loaded.peak_bytes);
-        drop(side);
+        own.add(Side::ours(&model, case.work)?)?;
         forget()?;
-        let mut side = Side::transformers(python, &model, case.work)?;
-        theirs.push(side.loaded.seconds + side.step()?.seconds);
-        their_peak = their_peak.max(side.loaded.peak_bytes);
+        theirs.add(Side::transformers(python, &model, case.work)?)?;
     }
     recorder.print(&case.name, "parameters", case.spec.parameter_count(), "");
-    recorder.print(&case.name, "first_step_s", median(&own), "s");
-    recorder.print(&case.name, "first_step_transformers_s", median(&theirs), "s");
-    recorder.print(&case.name, "load_ratio", median(&own) / median(&theirs), "");
-    recorder.print(&case.name, "peak_over_weights", own_peak as f64 / weights as f64, "");
-    recorder.print(&case.name, "peak_over_weights_transformers", their_peak as f64 / weights as f64, "");
+    for (begin, of) in [(&own, ""), (&theirs, "_transformers")] {
+        recorder.print(&case.name, &format!("loading_s{of}"), median(&begin.loading_s), "s");
+        recorder.print(&case.name, &format!("first_step_s{of}"), median(&begin.first_step_s), "s");
+        recorder.print(
+            &case.name,
+            &format!("loading_peak_over_weights{of}"),
+            begin.loading_peak / weights,
+            "",
+        );
+        recorder.print(&case.name, &format!("peak_over_weights{of}"), begin.peak / weights, "");
+    }
+    let ratio = median(&own.first_step_s) / median(&theirs.first_step_s);
+    recorder.print(&case.name, "first_step_ratio", ratio, "");
     Ok(())
+}
+
+/// Beginnings of one side.
+#[derive(Default)]
+struct Begin {
+    loading_s: Vec<f64>,
+    /// From the start of loading to the end of the first step.
+    first_step_s: Vec<f64>,
+    /// Largest memory until the model is loaded, in bytes,
+    loading_peak: f64,
+    /// and until the first step has ended, by which all mapped pages are read.
+    peak: f64,
+}
+
+impl Begin {
+    fn add(&mut self, mut side: Side) -> Result<()> {
+        let (loaded, step) = (side.loaded, side.step()?);
+        self.loading_s.push(loaded.seconds);
+        self.first_step_s.push(loaded.seconds + step.seconds);
+        self.loading_peak = self.loading_peak.max(loaded.peak_bytes as f64);
+        self.peak = self.peak.max(step.peak_bytes as f64);
+        Ok(())
+    }
 }
 
 fn forget() -> Result<()> {

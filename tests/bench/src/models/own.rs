@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use longhaul_checkpoint::{BaseModel, describe_model};
 use longhaul_common::config::{LoraConfig, TrainConfig};
-use longhaul_common::model::{ModelSpec, draw_parameters};
-use longhaul_engine::models::{FrozenWeights, Model, Parameters};
+use longhaul_common::model::ModelSpec;
+use longhaul_engine::models::{Model, Parameters};
 use longhaul_engine::{Batch, Engine, choose_device, keep_freed_memory};
+use longhaul_worker::train::first_state;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -71,16 +72,8 @@ fn engine(folder: &Path, work: Work) -> Result<Engine> {
     let (device, threads) = (choose_device("cpu")?, NonZeroU32::new(1));
     let whole = ModelSpec::resolve(&describe_model(folder)?.model, 0)?;
     let spec = whole.clone().tuned(&train)?;
-    let mut frozen = FrozenWeights::of(&spec, device);
     let base = BaseModel::open(folder, |_, _| {})?;
-    let kept = spec.frozen();
-    base.for_each(
-        &whole,
-        |name| kept.iter().any(|of| of.name == name),
-        |tensor, values| Ok(frozen.add(tensor, &values)?),
-    )?;
-    let first =
-        if train.lora.is_some() { draw_parameters(&spec, 1) } else { base.parameters(&whole, &whole)? };
+    let (first, frozen) = first_state(Some(&base), (&whole, &spec), 1, device)?;
     Ok(Engine::with_parameters(&spec, &train, STEPS, &first, frozen, threads)?)
 }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::config::{ParallelConfig, TrainConfig};
 use longhaul_common::model::draw_parameters;
@@ -6,7 +6,7 @@ use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tensors;
+use crate::{ExportType, WholeModel, export, tensors};
 
 /// Writes a model as a folder of weights alone, in f32.
 fn write(folder: &Path, spec: &ModelSpec) {
@@ -168,4 +168,67 @@ fn a_folder_that_a_run_cannot_start_from_is_refused_by_name() {
     assert!(error.contains("describes another model"), "{error}");
     let gone = BaseModel::open(&folder.path().join("gone"), |_, _| {}).unwrap_err().to_string();
     assert!(gone.starts_with("there is no folder"), "{gone}");
+}
+
+#[test]
+fn tensors_come_in_pieces_with_the_values_of_all_formats_from_one_file_and_from_shards() {
+    let spec = tiny_gpt2();
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = draw_parameters(&spec, 3);
+    let (path, companions) = ("it".to_owned(), Companions::default());
+    let model = WholeModel { path, spec: spec.clone(), parameters: drawn.clone(), companions };
+    for (at, format) in [ExportType::F32, ExportType::F16, ExportType::Bf16].into_iter().enumerate() {
+        let into = folder.path().join(at.to_string());
+        let shard_bytes = if at == 0 { u64::MAX } else { 4096 };
+        export(&model, &into, format, shard_bytes, |_, _| {}).unwrap();
+        let base = opened(&into);
+        assert_eq!(base.files().iter().len() > 3, at > 0, "{:?}", base.files());
+        let expected = base.parameters(&spec, &spec).unwrap();
+        let (mut found, mut starts, mut count) = (vec![f32::NAN; expected.len()], BTreeMap::new(), 0);
+        for tensor in spec.parameters() {
+            starts.insert(tensor.name.clone(), count);
+            count += tensor.count() as usize;
+        }
+        let take = |tensor: &ParameterSpec, first: usize, values: StoredValues<'_>| {
+            let start = starts[&tensor.name] + first;
+            values.write_f32(&mut found[start..start + values.len()]);
+            Ok(())
+        };
+        base.for_each(&spec, |name| name != "transformer.wte.weight", take).unwrap();
+        let left_out = spec.parameters()[0].count() as usize;
+        assert_eq!(spec.parameters()[0].name, "transformer.wte.weight");
+        assert!(found[..left_out].iter().all(|value| value.is_nan()));
+        assert!(found[left_out..] == expected[left_out..], "{format:?}");
+        let rounded = |value: f32| match format {
+            ExportType::F32 => value,
+            ExportType::F16 => half::f16::from_f32(value).to_f32(),
+            ExportType::Bf16 => half::bf16::from_f32(value).to_f32(),
+        };
+        assert!(expected.iter().zip(&drawn).all(|(one, other)| *one == rounded(*other)), "{format:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_after_it_was_opened_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &tiny_gpt2());
+    let base = opened(folder.path());
+    let path = folder.path().join("model.safetensors");
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(bytes - 1).unwrap();
+    let refused = format!("{:#}", base.parameters(&tiny_gpt2(), &tiny_gpt2()).unwrap_err());
+    assert!(refused.contains("model.safetensors is damaged or cut off"), "{refused}");
+}
+
+#[test]
+fn values_other_than_the_hashed_ones_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &tiny_gpt2());
+    let base = opened(folder.path());
+    let path = folder.path().join("model.safetensors");
+    let file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let refused = base.parameters(&tiny_gpt2(), &tiny_gpt2()).unwrap_err().to_string();
+    assert!(refused.contains("model.safetensors has changed since its hash was taken"), "{refused}");
+    assert!(base.for_each(&tiny_gpt2(), |_| true, |_, _, _| Ok(())).is_err());
 }

@@ -1,25 +1,29 @@
 //! Frozen weights of a pretrained model, in a format of their own, through the shim in `native/frozen_product.cpp`.
 #![allow(unsafe_code, reason = "calls C++")]
 
+mod filling;
+
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_char;
 
 use longhaul_common::config::{FrozenFormat, ModelKind};
 use longhaul_common::model::{ModelSpec, ParameterSpec};
-use longhaul_proto::codec::nf4_code;
+use longhaul_proto::stored_values::StoredValues;
 use tch::{Device, Kind, TchError, Tensor};
 use torch_sys::C_tensor;
 
+use self::filling::Filling;
 use super::adapter::squares_of;
 use super::sparse::Layout;
 use crate::shim::Reason;
 
-/// Values of NF4 that share a scale.
-const BLOCK: usize = 64;
 /// Tensors of a pretrained model that are not trained, by name, on one device.
 #[derive(Debug)]
 pub struct FrozenWeights {
     tensors: HashMap<String, Frozen>,
+    /// Those with some of their values.
+    filling: HashMap<String, Filling>,
     format: FrozenFormat,
     /// Names of weights that are matrices of products, and nothing else.
     multiplied: BTreeSet<String>,
@@ -50,7 +54,13 @@ impl FrozenWeights {
     #[must_use]
     pub fn of(spec: &ModelSpec, device: Device) -> Self {
         let format = spec.tuning.as_ref().map_or(FrozenFormat::F32, |tuning| tuning.base);
-        Self { tensors: HashMap::new(), format, multiplied: spec.multiplied(), device }
+        Self {
+            tensors: HashMap::new(),
+            filling: HashMap::new(),
+            format,
+            multiplied: spec.multiplied(),
+            device,
+        }
     }
 
     /// Returns the device.
@@ -64,32 +74,41 @@ impl FrozenWeights {
     /// # Errors
     /// Their number is wrong; or libtorch fails.
     pub fn add(&mut self, of: &ParameterSpec, values: &[f32]) -> Result<(), TchError> {
-        if values.iter().any(|value| !value.is_finite()) {
-            return Err(TchError::Shape(format!("{} has values that are no numbers, or infinite", of.name)));
+        self.write(of, 0, StoredValues::of(values))?;
+        if self.filling.remove(&of.name).is_some() {
+            return Err(TchError::Shape(format!(
+                "{} has {} values, not {}",
+                of.name,
+                of.count(),
+                values.len()
+            )));
         }
-        let shape: Vec<i64> = of.shape.iter().map(|&size| size as i64).collect();
-        let plain = |kind: Kind| {
-            let tensor = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
-            Ok::<_, TchError>(Frozen::Plain(tensor.f_to_device(self.device)?.f_to_kind(kind)?))
-        };
-        let multiplies = self.multiplied.contains(&of.name);
-        let frozen = match self.format {
-            _ if !of.is_matrix() => plain(Kind::Float)?,
-            FrozenFormat::F32 => plain(Kind::Float)?,
-            FrozenFormat::Int8 if multiplies => Frozen::Coded(self.coded(int8(values, of)?, &shape)?),
-            FrozenFormat::Nf4 if multiplies => Frozen::Coded(self.coded(nf4(values)?, &shape)?),
-            FrozenFormat::Bf16 | FrozenFormat::Int8 | FrozenFormat::Nf4 => plain(Kind::BFloat16)?,
-        };
-        self.tensors.insert(of.name.clone(), frozen);
         Ok(())
     }
 
-    fn coded(&self, (codes, scales): (Tensor, Tensor), shape: &[i64]) -> Result<Coded, TchError> {
-        let &[rows, columns] = shape else {
-            return Err(TchError::Shape(format!("a product's matrix has two dimensions, not {shape:?}")));
+    /// Adds some of a tensor's values, from the place `first` on. They are rounded to its format. Pieces of a product's matrix must come in order.
+    ///
+    /// # Errors
+    /// There are too many, they are out of order, or one is not finite; or libtorch fails.
+    pub fn write(
+        &mut self,
+        of: &ParameterSpec,
+        first: usize,
+        values: StoredValues<'_>,
+    ) -> Result<(), TchError> {
+        let filling = match self.filling.entry(of.name.clone()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(Filling::new(of, self.format, self.multiplied.contains(&of.name))?)
+            }
         };
-        let (codes, scales) = (codes.f_to_device(self.device)?, scales.f_to_device(self.device)?);
-        Ok(Coded { codes, scales, rows, columns })
+        filling.write(first, values)?;
+        if filling.is_full()
+            && let Some((name, full)) = self.filling.remove_entry(&of.name)
+        {
+            self.tensors.insert(name, full.finish(self.device)?);
+        }
+        Ok(())
     }
 
     /// Returns a tensor.
@@ -127,6 +146,9 @@ impl FrozenWeights {
 
     /// Checks that all frozen tensors of a model are here.
     pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), TchError> {
+        if let Some(name) = self.filling.keys().next() {
+            return Err(TchError::Shape(format!("the frozen tensor {name} has not all of its values")));
+        }
         let missing = spec.frozen().into_iter().find(|tensor| !self.tensors.contains_key(&tensor.name));
         missing.map_or(Ok(()), |tensor| {
             Err(TchError::Shape(format!("the frozen tensor {} is missing", tensor.name)))
@@ -200,35 +222,6 @@ fn owned(tensor: *mut C_tensor, reason: Reason) -> Result<Tensor, TchError> {
     }
     // SAFETY: the shim transfers tensors that it has made with `new`.
     Ok(unsafe { Tensor::from_ptr(tensor) })
-}
-
-/// Returns int8 codes, and a scale for each row: the row's largest value is 127.
-fn int8(values: &[f32], of: &ParameterSpec) -> Result<(Tensor, Tensor), TchError> {
-    let columns = of.shape.last().map_or(1, |&columns| columns.max(1) as usize);
-    let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
-    for row in values.chunks(columns) {
-        let scale = largest(row) / 127.0;
-        codes.extend(row.iter().map(|value| if scale > 0.0 { (value / scale).round() as i8 } else { 0 }));
-        scales.push(scale);
-    }
-    let shape = [scales.len() as i64, columns as i64];
-    Ok((Tensor::f_from_slice(&codes)?.f_view(shape)?, Tensor::f_from_slice(&scales)?))
-}
-
-/// Returns pairs of NF4 codes, the first in the high bits, and a scale for each 64 values: the largest of them.
-fn nf4(values: &[f32]) -> Result<(Tensor, Tensor), TchError> {
-    let (mut codes, mut scales) = (Vec::with_capacity(values.len().div_ceil(2)), Vec::new());
-    for block in values.chunks(BLOCK) {
-        let scale = largest(block);
-        let code = |value: &f32| nf4_code(if scale > 0.0 { value / scale } else { 0.0 });
-        codes.extend(block.chunks(2).map(|pair| code(&pair[0]) << 4 | pair.get(1).map_or(0, code)));
-        scales.push(scale);
-    }
-    Ok((Tensor::f_from_slice(&codes)?, Tensor::f_from_slice(&scales)?))
-}
-
-fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |most: f32, value| most.max(value.abs()))
 }
 
 /// `LonghaulFrozen` of the shim.

@@ -6,6 +6,7 @@ use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::frozen::{Frozen, FrozenWeights};
+use crate::host_tensor::host_tensor;
 
 /// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of [`ModelSpec::parameters`]: synchronisation, optimiser and
 /// model share the same memory.
@@ -36,7 +37,7 @@ impl Parameters {
     pub fn beside(spec: &ModelSpec, values: &[f32], frozen: FrozenWeights) -> Result<Self, TchError> {
         frozen.check(spec)?;
         let device = frozen.device();
-        let flat = Tensor::f_from_slice(values)?.f_to_device(device)?; // [P]
+        let flat = host_tensor(values)?.f_to_device(device)?; // [P]
         let views: Vec<Tensor> = views_of(spec, &flat)?
             .into_iter()
             // A leaf of autograd's graph, in the same memory.
