@@ -86,13 +86,16 @@ pub struct ModelArgs {
 /// The sub-commands of `worker model`.
 #[derive(Debug, Subcommand)]
 pub enum ModelCommand {
-    /// Show the architecture, parameters, tokenizer and chat template of a folder that `save_pretrained` wrote.
+    /// Show the architecture, parameters, tokenizer and chat template of a folder that `save_pretrained` wrote, or adapters and their model.
     ///
-    /// Names and shapes of all weights are checked; no values are read. A key of `config.json` that cannot be honoured is named, and the command
-    /// fails.
+    /// Names and shapes of all weights are checked; values only of adapters are read. A key of `config.json` or `adapter_config.json` that cannot be honoured
+    /// is named, and the command fails.
     Inspect {
         /// The folder.
         path: PathBuf,
+        /// Folder of the pretrained model of adapters. Default: the one they were trained from.
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
     },
 }
 

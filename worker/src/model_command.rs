@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
-use longhaul_checkpoint::{InspectedModel, inspect_model};
+use longhaul_checkpoint::{InspectedModel, OpenedModel, Weights, base_of, inspect_model, open_weights};
 use longhaul_common::config::{EncoderActivation, RopeScaling};
-use longhaul_common::model::{Decoder, Encoder, Head, ModelSpec, NormPlaces, QueryNorm};
+use longhaul_common::model::{Decoder, Encoder, Head, Lora, ModelSpec, NormPlaces, QueryNorm};
 use longhaul_data::Tokenizer;
 use longhaul_data::counted::counted;
 
@@ -19,14 +19,41 @@ use crate::cli::ModelCommand;
 /// # Errors
 /// The model is not supported, or incomplete.
 pub fn run(command: &ModelCommand) -> Result<()> {
-    let ModelCommand::Inspect { path } = command;
-    match io::stdout().write_all(report(path)?.as_bytes()) {
+    let ModelCommand::Inspect { path, base } = command;
+    match io::stdout().write_all(report(path, base.as_deref())?.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
         _ => Ok(()),
     }
 }
 
-fn report(path: &Path) -> Result<String> {
+fn report(path: &Path, base: Option<&Path>) -> Result<String> {
+    let Some(base) = base_of(path, base)? else { return report_of_model(path) };
+    let OpenedModel { spec, parameters, .. } = open_weights(path, Some(&base), Weights::Trained)?;
+    let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref());
+    let what =
+        lora.map_or_else(|| "tensors trained by themselves".to_owned(), |lora| Adapters(lora).to_string());
+    Ok(format!(
+        "{what}: {} parameters beside {}\n{}",
+        HumanCount(parameters.len() as u64),
+        base.display(),
+        report_of_model(&base)?
+    ))
+}
+
+/// Adapters in a line.
+struct Adapters<'a>(&'a Lora);
+
+impl fmt::Display for Adapters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lora { rank, alpha, use_rslora, use_dora, weights, .. } = self.0;
+        write!(f, "adapters of rank {rank}, alpha {alpha}")?;
+        let chosen = [(use_rslora, "stabilised by the rank's root"), (use_dora, "DoRA")];
+        chosen.iter().filter(|(is_chosen, _)| **is_chosen).try_for_each(|(_, name)| write!(f, ", {name}"))?;
+        write!(f, ", of {}", counted(weights.len() as u64, "weight"))
+    }
+}
+
+fn report_of_model(path: &Path) -> Result<String> {
     let InspectedModel { spec, weights, tokenizer, chat_template } = inspect_model(path)?;
     let types: Vec<&str> = weights.types.iter().map(String::as_str).collect();
     let tokenizer = match tokenizer {
@@ -232,9 +259,25 @@ mod tests {
                 ],
             ),
         ] {
-            let told = report(&fixture(case)).unwrap();
+            let told = report(&fixture(case), None).unwrap();
             assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
         }
+    }
+
+    #[test]
+    fn adapters_are_shown_with_the_model_that_they_belong_to() {
+        let adapters =
+            |case: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters").join(case);
+        for (case, words) in [("llama", "adapters of rank "), ("qwen3-dora", ", DoRA, of ")] {
+            let model = fixture(case.trim_end_matches("-dora"));
+            let told = report(&adapters(case), Some(&model)).unwrap();
+            let beside = format!(" parameters beside {}\narchitecture: ", model.display());
+            assert!(told.contains(words) && told.contains(&beside), "{told}");
+            let refused = format!("{:#}", report(&adapters(case), None).unwrap_err());
+            assert!(refused.contains("give the folder of that model with --base"), "{refused}");
+        }
+        let whole = report(&fixture("llama"), Some(&fixture("llama"))).unwrap_err().to_string();
+        assert!(whole.ends_with("is a whole model: leave out --base"), "{whole}");
     }
 
     #[test]
@@ -249,7 +292,7 @@ mod tests {
             ("roberta", &["context 30", "positions from 2, 1 token type", "epsilon 1e-5"]),
             ("electra", &["2 token types, embeddings of width 8"]),
         ] {
-            let told = report(&folder(case)).unwrap();
+            let told = report(&folder(case), None).unwrap();
             assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
             assert!(!told.contains("left out"), "{told}");
         }
@@ -259,7 +302,7 @@ mod tests {
             ("bert-none", &["no head", "left out: 2 tensors, such as pooler.dense.bias", "0 of the head"]),
             ("electra-replaced", &["a head for replaced tokens", "289 of the head"]),
         ] {
-            let told = report(&heads.join(case)).unwrap();
+            let told = report(&heads.join(case), None).unwrap();
             assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
         }
         // With a pooler, and the names of the first versions.
@@ -277,7 +320,7 @@ mod tests {
         let all: Vec<_> = named.chain([("bert.pooler.dense.weight".to_owned(), pooler)]).collect();
         safetensors::serialize_to_file(all, None, &old.path().join("model.safetensors")).unwrap();
         std::fs::copy(folder("bert").join("config.json"), old.path().join("config.json")).unwrap();
-        let told = report(old.path()).unwrap();
+        let told = report(old.path(), None).unwrap();
         assert!(told.contains("left out: 1 tensor, such as bert.pooler.dense.weight"), "{told}");
     }
 
@@ -285,12 +328,12 @@ mod tests {
     fn a_folder_that_is_incomplete_or_of_another_model_is_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let copy = |name: &str| std::fs::copy(fixture("llama").join(name), folder.path().join(name)).unwrap();
-        let refused = || format!("{:#}", report(folder.path()).unwrap_err());
+        let refused = || format!("{:#}", report(folder.path(), None).unwrap_err());
         assert!(refused().contains("config.json"), "{}", refused());
         copy("config.json");
         assert!(refused().contains("model.safetensors"), "{}", refused());
         copy("model.safetensors");
-        report(folder.path()).unwrap();
+        report(folder.path(), None).unwrap();
         let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
         for (from, to, words) in [
             (

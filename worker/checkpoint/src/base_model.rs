@@ -294,6 +294,12 @@ impl BaseModel {
 
 /// Returns the files of a model.
 fn paths_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    let further = folder.join("additional_chat_templates");
+    ensure!(
+        !further.is_dir(),
+        "{} is not carried with a model: write its templates into tokenizer_config.json (`tokenizer.save_pretrained(FOLDER, save_jinja_files=False)`), or remove it",
+        further.display()
+    );
     let mut paths = hf_folder::files(folder)?;
     let index = folder.join(hf_folder::INDEX);
     let beside = Companion::all_of_model().map(|file| folder.join(file.name())).filter(|path| path.is_file());

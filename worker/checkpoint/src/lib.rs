@@ -35,7 +35,7 @@ pub use export::{ExportType, Exported, WantedCheckpoint, WholeModel, export, ope
 pub use fork::{ForkPoint, fork};
 pub use hf_folder::StoredWeights;
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
-pub use opening::{InspectedModel, OpenedModel, Weights, inspect_model, open_model, open_weights};
+pub use opening::{InspectedModel, OpenedModel, Weights, base_of, inspect_model, open_model, open_weights};
 pub use recut::{Recut, recut};
 pub use store::CheckpointStore;
 

@@ -8,7 +8,7 @@ use longhaul_proto::checkpoint::folder::{ADAPTER, Manifest};
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
 
-use super::adapters::ADAPTER_CONFIG;
+use super::adapters::{ADAPTER_CONFIG, BASE};
 use super::hf_folder::StoredWeights;
 use super::listing::{read_shared, read_weights, verify_alone};
 use super::pieces::Pieces;
@@ -147,6 +147,20 @@ pub fn inspect_model(folder: &Path) -> Result<InspectedModel> {
     let chat_template =
         there("chat_template.jinja").or_else(|| there("tokenizer_config.json").filter(has_template));
     Ok(InspectedModel { spec, weights, tokenizer: there(TOKENIZER), chat_template })
+}
+
+/// Returns the folder of the pretrained model of trained weights, adapters mostly: the given one, or the one they were trained from. `None`: this is a whole
+/// model.
+///
+/// # Errors
+/// It is not on this machine, or has changed since.
+pub fn base_of(folder: &Path, given: Option<&Path>) -> Result<Option<PathBuf>> {
+    let is_beside = [ADAPTER_CONFIG, BASE].iter().any(|name| folder.join(name).is_file());
+    if !is_beside || hf_folder::has_weights(folder) {
+        ensure!(given.is_none(), "{} is a whole model: leave out --base", folder.display());
+        return Ok(None);
+    }
+    adapters::find_base(&Companions::read(folder)?, given).map(Some)
 }
 
 /// Reads `config.json`.

@@ -97,6 +97,10 @@ fn the_files_beside_the_weights_are_carried_with_the_original_description() {
     assert_eq!(names, ["LICENSE", "chat_template.jinja", "config.json", "tokenizer.json"]);
     assert_eq!(**companions.get("LICENSE").unwrap(), *b"LICENSE");
     assert_eq!(base.tokenizer(), Some(folder.path().join("tokenizer.json")));
+    // Not carried.
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    let refused = BaseModel::open(folder.path(), |_, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("save_jinja_files=False"), "{refused}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::DataError;
 use crate::error::READ_TEMPLATE;
 
 const TEMPLATE: &str = "chat_template.jinja";
+/// Folder of further templates beside it: `save_pretrained` writes them as `NAME.jinja`.
+const FURTHER: &str = "additional_chat_templates";
 /// Files of JSON with a template, in order.
 const CONFIGS: [&str; 2] = [CONFIG, "chat_template.json"];
 /// Files of JSON with special tokens. Those of the second replace those of the first.
@@ -204,8 +206,18 @@ impl Source {
 
 fn template_in(folder: &Path) -> Result<Option<Source>, DataError> {
     let path = folder.join(TEMPLATE);
+    let further = folder.join(FURTHER);
     if path.is_file() {
-        return Source::read(&path).map(Some);
+        let for_tools = further.join(format!("{TOOL_USE}.jinja"));
+        let for_tools = for_tools.is_file().then(|| read(&for_tools, TEMPLATE_BYTES_MAX)).transpose()?;
+        return Ok(Some(Source { for_tools, ..Source::read(&path)? }));
+    }
+    // transformers reads the files of such a folder in place of all others.
+    if further.is_dir() {
+        let reason = format!(
+            "it has no `{TEMPLATE}` beside it: name the file of one in data.conversations.chat_template"
+        );
+        return Err(DataError::ChatTemplate { place: further.display().to_string(), reason });
     }
     for name in CONFIGS {
         let path = folder.join(name);

@@ -41,6 +41,10 @@ impl Message {
         }
         let is_share_gpt = is_nothing(&field(entry, "role")) && !is_nothing(&field(entry, "from"));
         let [role_name, content_name] = if is_share_gpt { ["from", "value"] } else { ["role", "content"] };
+        if is_nothing(&field(entry, content_name)) && !is_nothing(&field(entry, "tool_calls")) {
+            // Templates show an absent text in unlike ways.
+            return Err(format!("it has `tool_calls` and no `{content_name}`: write an empty text, \"\""));
+        }
         let (role, content) = (text(entry, role_name)?, text(entry, content_name)?);
         let renamed = SHARE_GPT_ROLES.iter().find(|(name, _)| is_share_gpt && *name == role);
         let role = renamed.map_or(role.clone(), |(_, role)| (*role).to_owned());

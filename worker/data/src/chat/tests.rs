@@ -248,6 +248,10 @@ fn what_is_no_conversation_is_refused_with_the_cause() {
             "its `content` is a list, and no text",
         ),
         (list(r#"[{"role":"assistant","content":null}]"#), "its `content` is null, and no text"),
+        (
+            list(r#"[{"role":"assistant","content":null,"tool_calls":[]}]"#),
+            "it has `tool_calls` and no `content`: write an empty text",
+        ),
         (list(r#"[{"content":"a"}]"#), "its `role` is missing, and no text"),
         (list(r#"[{"role":"user","content":"\ufdd0"}]"#), "U+FDD0 or U+FDD1"),
         (r#"{"conversations":[{"from":"bing","value":"a"}]}"#.to_owned(), "its role is \"bing\""),

@@ -272,6 +272,21 @@ fn the_template_and_the_special_tokens_are_those_beside_the_tokenizer() {
     assert!(decoded().unwrap_err().contains("none is called `default`"));
     folder.write("chat_template.jinja", template.replace("eos_token", "'[INST]'"));
     assert_eq!(decoded().unwrap(), "<s>qqq[INST]3[INST]");
+    // As `save_pretrained` writes several.
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    folder.write(
+        "additional_chat_templates/tool_use.jinja",
+        "{{ tools[0].name }}</s>{% for m in messages %}{{ m.content }}{% endfor %}",
+    );
+    assert_eq!(decoded().unwrap(), "<s>qqq[INST]3[INST]");
+    let without_tools = std::fs::read(folder.path().join("a.jsonl")).unwrap();
+    folder.write("a.jsonl", r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": [{"name": "t"}]}"#);
+    assert_eq!(decoded().unwrap(), "t</s>qa");
+    std::fs::write(folder.path().join("a.jsonl"), without_tools).unwrap();
+    std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    assert!(decoded().unwrap_err().contains("has no `chat_template.jinja` beside it"));
+    std::fs::remove_dir_all(folder.path().join("additional_chat_templates")).unwrap();
+    folder.write("chat_template.jinja", template);
     folder.write("a.jsonl", "{\"prompt\": \"q\", \"completion\": \"a\"}");
     assert_eq!(decoded().unwrap(), "qa</s>", "pairs end with the token for it");
 }

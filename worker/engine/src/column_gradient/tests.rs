@@ -37,6 +37,16 @@ fn models() -> [ModelSpec; 4] {
     [other(&gpt2), gpt2, other(&llama), llama]
 }
 
+/// Returns the largest difference over the largest value; the same values must be zero.
+fn off_by(found: &[f32], dense: &[f32]) -> f32 {
+    assert_eq!(found.len(), dense.len());
+    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
+    let scale = largest(&mut dense.iter().map(|value| value.abs())).max(f32::MIN_POSITIVE);
+    let pairs = found.iter().zip(dense);
+    assert!(pairs.clone().all(|(one, other)| (*one == 0.0) == (*other == 0.0)), "others are zero");
+    largest(&mut pairs.map(|(one, other)| (one - other).abs())) / scale
+}
+
 #[test]
 fn columns_are_the_dense_gradient_wherever_it_is_cut() {
     for spec in models() {
@@ -50,11 +60,14 @@ fn columns_are_the_dense_gradient_wherever_it_is_cut() {
                 assert!((f64::from(outcome.gradient_norm.unwrap()) / norm - 1.0).abs() < 1e-6, "{outcome:?}");
                 assert_eq!(StepOutcome { gradient_norm: expected.gradient_norm, ..outcome }, expected);
                 assert_eq!(found.len, dense.len());
+                // Products of other shapes may add in another order.
+                let tolerance = if precision == Precision::F32 { 1e-6 } else { 1e-2 };
                 for len in [dense.len(), 1000, 77] {
                     for start in (0..dense.len()).step_by(len) {
                         let range = start..dense.len().min(start + len);
                         let cut = found.cut(range.clone()).unwrap();
-                        assert_eq!(cut.to_dense(), dense[range.clone()], "{:?}, {range:?}", spec.kind);
+                        let off = off_by(&cut.to_dense(), &dense[range.clone()]);
+                        assert!(off <= tolerance, "{:?}, {precision:?}, {range:?}: {off}", spec.kind);
                     }
                 }
             }
