@@ -43,7 +43,7 @@ export function newestOf(curves) {
 }
 
 /** Rounds likewise. */
-function roundsOf(curves) {
+export function roundsOf(curves) {
   return curves.open_round ? [...curves.rounds, curves.open_round] : curves.rounds;
 }
 

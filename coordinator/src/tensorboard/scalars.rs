@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn the_page_lists_every_curve() {
         let page = include_str!("../../../docs/book/src/tensorboard.md");
-        let all = RoundPoint { validation_loss: Some(1.0), ..round() };
+        let scores = BTreeMap::from([("arc_acc".to_owned(), 0.5)]);
+        let all = RoundPoint { validation_loss: Some(1.0), scores, ..round() };
         let done = Done { compute_ms: 1, ..Done::default() };
         let samples = of_sample(&sample(0, Done::default()), &sample(1, done));
         let tags: Vec<_> = of_round(&all).iter().chain(&samples).map(|scalar| scalar.tag.clone()).collect();
