@@ -1,5 +1,6 @@
 //! A pretrained model in a folder, from which a run starts: its files, its identity, and the values of any part.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use longhaul_common::model::{ModelSpec, ParameterSpec};
 use serde::{Deserialize, Serialize};
 
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
-use super::{Companions, MODEL_CONFIG, hf_folder, model_config};
+use super::{Companions, MODEL_CONFIG, classes, hf_folder, model_config};
 
 /// Most files of a model.
 const FILES_MAX: usize = 10_000;
@@ -92,7 +93,9 @@ impl ModelFiles {
         // A run that trains a part of it fetches all of it.
         let whole = model.untuned().whole();
         let lines = (whole.parameters().len() as u64 + 1).saturating_mul(TENSOR_LINE_BYTES_MAX);
-        let most = whole.parameter_count().saturating_mul(size_of::<f32>() as u64).saturating_add(lines);
+        let others = whole.encoder.as_ref().map_or(0, |encoder| encoder.other_heads(&whole));
+        let values = whole.parameter_count().saturating_add(others);
+        let most = values.saturating_mul(size_of::<f32>() as u64).saturating_add(lines);
         let mut weights = 0_u64;
         for ModelFile { name, bytes, .. } in &list.0 {
             ensure!(name.len() <= NAME_BYTES_MAX, "a file with a name of {} bytes", name.len());
@@ -149,10 +152,13 @@ pub fn describe_model(folder: &Path) -> Result<BaseDescription> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let json = serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))?;
     let read = model_config::read(&json)
-        .and_then(|model| Ok((model, model_config::dropout_of(&json)?)))
+        .and_then(|model| {
+            let labels = classes::names_of(&json, &model)?;
+            Ok((model, model_config::dropout_of(&json)?, labels))
+        })
         .with_context(|| format!("{} describes a model that is not supported", path.display()));
-    let (model, dropout) = read?;
-    Ok(BaseDescription { model, has_tokenizer: folder.join(TOKENIZER).is_file(), dropout })
+    let (model, dropout, labels) = read?;
+    Ok(BaseDescription { model, has_tokenizer: folder.join(TOKENIZER).is_file(), dropout, labels })
 }
 
 /// A pretrained model on this machine.
@@ -160,6 +166,8 @@ pub fn describe_model(folder: &Path) -> Result<BaseDescription> {
 pub struct BaseModel {
     folder: PathBuf,
     files: ModelFiles,
+    /// As its own `config.json` describes it.
+    spec: ModelSpec,
 }
 
 impl BaseModel {
@@ -170,7 +178,8 @@ impl BaseModel {
     /// Names the file, the tensor or the key of `config.json` that is missing or cannot be honoured.
     pub fn open(folder: &Path, told: impl Fn(u64, u64)) -> Result<Self> {
         let described = describe_model(folder)?;
-        hf_folder::check(folder, &ModelSpec::resolve(&described.model, 0)?)?;
+        let spec = ModelSpec::resolve(&described.model, 0)?;
+        hf_folder::check(folder, &spec)?;
         let paths = paths_of(folder)?;
         let sizes = paths.iter().map(|path| size_of_file(path));
         let all: u64 = sizes.sum::<Result<u64>>()?;
@@ -183,7 +192,7 @@ impl BaseModel {
             files.push(ModelFile { name, bytes, hash });
         }
         files.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files) })
+        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files), spec })
     }
 
     /// Returns the folder.
@@ -204,13 +213,13 @@ impl BaseModel {
         self.files.iter().any(|file| file.name == TOKENIZER).then(|| self.folder.join(TOKENIZER))
     }
 
-    /// Checks that this is the run's model.
+    /// Checks that this is the run's model, but for a new head for classes.
     ///
     /// # Errors
     /// Its `config.json` describes another one.
     pub fn check(&self, whole: &ModelSpec) -> Result<()> {
-        let spec = ModelSpec::resolve(&describe_model(&self.folder)?.model, 0)?;
-        if spec != whole.untuned() {
+        let spec = &self.spec;
+        if spec.with_classes_of(whole) != whole.untuned() {
             bail!(
                 "{} describes another model than the run's [model]: {spec:?}, where the run has {whole:?}",
                 self.folder.join(MODEL_CONFIG).display()
@@ -227,6 +236,17 @@ impl BaseModel {
         hf_folder::read(&self.folder, whole, part)
     }
 
+    /// Returns the names of the tensors of the `whole` model that the files lack: those of a new head.
+    ///
+    /// # Errors
+    /// The weights are not of this model, or have changed.
+    pub fn missing(&self, whole: &ModelSpec) -> Result<BTreeSet<String>> {
+        match self.spec == whole.untuned() {
+            true => Ok(BTreeSet::new()),
+            false => hf_folder::missing(&self.folder, &self.spec, &whole.untuned()),
+        }
+    }
+
     /// Calls `take` with each wanted tensor of the `whole` model, by name, and its values.
     ///
     /// # Errors
@@ -237,7 +257,7 @@ impl BaseModel {
         wanted: impl Fn(&str) -> bool,
         take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
     ) -> Result<()> {
-        hf_folder::for_each(&self.folder, &whole.untuned(), wanted, take)
+        hf_folder::for_each(&self.folder, (&self.spec, &whole.untuned()), wanted, take)
     }
 
     /// Returns the content of the files that a checkpoint carries on, with the original `config.json`.

@@ -87,27 +87,50 @@ pub(super) fn read(folder: &Path, whole: &ModelSpec, part: &ModelSpec) -> Result
     Ok(flat)
 }
 
-/// Calls `take` with each wanted tensor of a whole model and its values.
+/// Returns the names of the tensors of a model that are not in a folder of the model `own`, which has another head.
+///
+/// # Errors
+/// As [`read`]; or some of another part than the head are missing.
+pub(super) fn missing(folder: &Path, own: &ModelSpec, whole: &ModelSpec) -> Result<BTreeSet<String>> {
+    let maps = Maps::open(folder)?;
+    let weights = maps.weights(folder, own)?;
+    weights.check()?;
+    let head = whole.part(vec![whole.head()..whole.head() + 1]).parameters();
+    let mut missing = BTreeSet::new();
+    for parameter in whole.parameters() {
+        match weights.find(&parameter) {
+            // A pooler, which the model's own head does not use.
+            Ok((name, tensor)) => check_shape(name, tensor, &parameter)?,
+            Err(_) if head.iter().any(|of_head| of_head.name == parameter.name) => {
+                missing.insert(parameter.name);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(missing)
+}
+
+/// Calls `take` with each wanted tensor of a whole model and its values. The folder is of the model `own`, which may have another head.
 ///
 /// # Errors
 /// As [`read`], or that of `take`.
 pub(super) fn for_each(
     folder: &Path,
-    whole: &ModelSpec,
+    (own, whole): (&ModelSpec, &ModelSpec),
     wanted: impl Fn(&str) -> bool,
     mut take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
 ) -> Result<()> {
     let maps = Maps::open(folder)?;
-    let weights = maps.weights(folder, whole)?;
+    let weights = maps.weights(folder, own)?;
     weights.check()?;
     let parameters = whole.parameters();
     let pieces = tensors::located(weights.stored(parameters.clone()), &parameters);
-    for (pieces, own) in pieces.iter().zip(&parameters) {
-        if wanted(&own.name) {
-            let count = own.count() as usize;
+    for (pieces, parameter) in pieces.iter().zip(&parameters) {
+        if wanted(&parameter.name) {
+            let count = parameter.count() as usize;
             let mut values = Vec::with_capacity(count);
             weights.append(pieces, 0..count, &mut values)?;
-            take(own, values)?;
+            take(parameter, values)?;
         }
     }
     Ok(())

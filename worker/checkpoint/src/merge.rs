@@ -58,7 +58,7 @@ fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
     let mut flat = Vec::with_capacity(untuned.parameter_count() as usize);
     hf_folder::for_each(
         base,
-        &untuned,
+        (&untuned, &untuned),
         |_| true,
         |tensor, mut values| {
             if let Some(own) = by_name.get(tensor.name.as_str()) {

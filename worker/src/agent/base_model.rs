@@ -183,8 +183,16 @@ pub(super) fn first_state(
 ) -> Result<(Vec<f32>, FrozenWeights)> {
     let mut frozen = FrozenWeights::of(part, device);
     let Some(base) = base else { return Ok((draw_parameters(part, seed), frozen)) };
-    if part.tuning.is_none() {
+    let missing = base.missing(whole)?;
+    if part.tuning.is_none() && missing.is_empty() {
         return Ok((base.parameters(whole, part)?, frozen));
+    }
+    if !missing.is_empty() {
+        let names: Vec<&str> = missing.iter().map(String::as_str).collect();
+        tracing::info!(
+            tensors = names.join(", "),
+            "the model has no head for the run's classes: it is drawn"
+        );
     }
     let kept: BTreeSet<String> = part.frozen().into_iter().map(|tensor| tensor.name).collect();
     let (mut places, mut start) = (BTreeMap::new(), 0);
@@ -193,9 +201,10 @@ pub(super) fn first_state(
         places.insert(tensor.name, start..end);
         start = end;
     }
-    // Those of adapters; all others come from the model.
+    // Those of adapters and of a new head; all others come from the model.
     let mut trained = draw_parameters(part, seed);
-    let wanted = |name: &str| kept.contains(name) || places.contains_key(name);
+    let is_there = |name: &str| !missing.contains(name);
+    let wanted = |name: &str| is_there(name) && (kept.contains(name) || places.contains_key(name));
     base.for_each(whole, wanted, |tensor, values| {
         match places.get(&tensor.name) {
             Some(place) => trained[place.clone()].copy_from_slice(&values),
@@ -210,7 +219,8 @@ pub(super) fn first_state(
     Ok((trained, frozen))
 }
 
-/// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained.
+/// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained. Their
+/// `config.json` names the run's classes.
 ///
 /// # Errors
 /// One cannot be read.
@@ -219,8 +229,14 @@ pub(super) fn companions(
     whole: &ModelSpec,
     base: Option<&BaseModel>,
 ) -> Result<Companions> {
-    let Some((base, from)) = base.zip(config.model.from.as_deref()) else { return Ok(Companions::default()) };
-    Ok(beside_base(whole, from, base)?.or(base.companions()?))
+    let of_base = match base.zip(config.model.from.as_deref()) {
+        Some((base, from)) => beside_base(whole, from, base)?.or(base.companions()?),
+        None => Companions::default(),
+    };
+    match &config.data.classification {
+        Some(classification) => of_base.with_classes(whole, &classification.labels),
+        None => Ok(of_base),
+    }
 }
 
 /// Loads the tokenizer of the data: the model's, where it is to be that.
