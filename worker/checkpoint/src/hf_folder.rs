@@ -95,7 +95,7 @@ pub(super) fn missing(folder: &Path, own: &ModelSpec, whole: &ModelSpec) -> Resu
     let maps = Maps::open(folder)?;
     let weights = maps.weights(folder, own)?;
     weights.check()?;
-    let head = whole.part(vec![whole.head()..whole.head() + 1]).parameters();
+    let head = whole.part(std::iter::once(whole.head()..whole.head() + 1).collect()).parameters();
     let mut missing = BTreeSet::new();
     for parameter in whole.parameters() {
         match weights.find(&parameter) {

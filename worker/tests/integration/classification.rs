@@ -37,7 +37,7 @@ impl Expected {
     fn batch(&self, length: usize) -> HostBatch {
         let mut batch = HostBatch::of_labelled(length);
         for ((tokens, types), label) in self.tokens.iter().zip(&self.types).zip(&self.labels) {
-            let words = tokens.iter().zip(types).map(|(token, second)| token | second * SECOND);
+            let words = tokens.iter().zip(types).map(|(token, second)| token | (second * SECOND));
             let padding = std::iter::repeat_n(PAD, length - tokens.len());
             batch.push_labelled(words.chain(padding).chain([*label]));
         }
@@ -152,7 +152,7 @@ fn a_model_without_a_head_for_classes_gives_all_but_the_head() {
         assert!(matches!(whole.encoder.as_ref().unwrap().head, Head::Classes(_)), "{base}");
         model.check(&whole).unwrap();
         let missing: Vec<String> = model.missing(&whole).unwrap().into_iter().collect();
-        let of_head = whole.part(vec![whole.head()..whole.head() + 1]).parameters();
+        let of_head = whole.part(std::iter::once(whole.head()..whole.head() + 1).collect()).parameters();
         let mut names: Vec<String> = of_head.into_iter().map(|tensor| tensor.name).collect();
         names.sort();
         assert_eq!(missing, names, "{base}");

@@ -50,7 +50,7 @@ fn expected(are_pairs: bool) -> Vec<Vec<i64>> {
         let tokens: Vec<i64> = numbers(row, if are_pairs { "tokens" } else { "alone" });
         let types: Vec<i64> = if are_pairs { numbers(row, "types") } else { vec![0; tokens.len()] };
         let mut words: Vec<i64> =
-            tokens.iter().zip(types).map(|(token, second)| token | second * i64::from(SECOND)).collect();
+            tokens.iter().zip(types).map(|(token, second)| token | (second * i64::from(SECOND))).collect();
         words.resize(LENGTH, PAD.into());
         words.push(row["label"].as_i64().unwrap());
         words
