@@ -2,7 +2,9 @@
 
 use toml::{Table, Value};
 
-use crate::config::{ConfigError, DataConfig, ModelConfig, RunConfig, read_toml, with_new_names};
+use crate::config::{
+    ConfigError, DataConfig, EncoderConfig, EncoderHead, ModelConfig, RunConfig, read_toml, with_new_names,
+};
 
 /// The description of a pretrained model.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +15,8 @@ pub struct BaseDescription {
     pub has_tokenizer: bool,
     /// Dropout above zero that its `config.json` names.
     pub dropout: Vec<NamedDropout>,
+    /// Names of the classes of its head, in order; empty: it has no such head.
+    pub labels: Vec<String>,
 }
 
 /// A rate of dropout in a `config.json`.
@@ -22,8 +26,19 @@ pub struct NamedDropout {
     pub key: &'static str,
     /// Probability.
     pub rate: f64,
-    /// Whether it is that of attention weights.
-    pub is_of_attention: bool,
+    /// What it drops.
+    pub place: DropoutPlace,
+}
+
+/// What dropout is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropoutPlace {
+    /// The residual stream.
+    Hidden,
+    /// Attention weights.
+    Attention,
+    /// Inputs of a head for classes.
+    Classifier,
 }
 
 /// Key of the folder in `[model]`.
@@ -58,10 +73,12 @@ impl RunConfig {
 
     /// Asks for what the pretrained model's own dropout becomes.
     fn check_dropout(&self, named: &[NamedDropout]) -> Result<(), ConfigError> {
-        for NamedDropout { key, rate, is_of_attention } in named {
-            let (own, given) = match is_of_attention {
-                true => ("train.attention_dropout", self.train.attention_dropout),
-                false => ("train.dropout", self.train.dropout),
+        for NamedDropout { key, rate, place } in named {
+            let (own, given) = match place {
+                DropoutPlace::Hidden => ("train.dropout", self.train.dropout),
+                DropoutPlace::Attention => ("train.attention_dropout", self.train.attention_dropout),
+                DropoutPlace::Classifier if self.data.classification.is_none() => continue,
+                DropoutPlace::Classifier => ("train.classifier_dropout", self.train.classifier_dropout),
             };
             if given.is_none() {
                 let reason = format!(
@@ -123,6 +140,7 @@ fn with_stand_in(text: &str) -> Option<String> {
 /// Writes the description into the tables.
 fn describe_in(table: &mut Table, folder: &str, base: BaseDescription) -> Result<(), ConfigError> {
     let of_toml = |error: toml::ser::Error| ConfigError::Syntax(error.to_string());
+    let base = with_classes_of(table, base)?;
     let model = table.get_mut("model").and_then(Value::as_table_mut);
     let Some(model) = model else { return Ok(()) };
     if let Some(key) = model.keys().find(|key| *key != FROM) {
@@ -146,6 +164,48 @@ fn describe_in(table: &mut Table, folder: &str, base: BaseDescription) -> Result
     Ok(())
 }
 
+/// Brings the classes of the run and those of the model together: a model without a head for classes gets one, which is then drawn.
+fn with_classes_of(table: &mut Table, base: BaseDescription) -> Result<BaseDescription, ConfigError> {
+    let data = table.get_mut("data").and_then(Value::as_table_mut);
+    let classes = data.and_then(|data| data.get_mut("classification")).and_then(Value::as_table_mut);
+    let Some(classes) = classes else { return Ok(base) };
+    let given: Vec<String> = match classes.get("labels") {
+        Some(labels) => labels.clone().try_into().map_err(|_| {
+            ConfigError::value("data.classification.labels", labels, "must be a list of texts")
+        })?,
+        None => Vec::new(),
+    };
+    if base.labels.is_empty() {
+        // Without labels they are asked for later.
+        return Ok(BaseDescription { model: with_new_head(base.model), ..base });
+    }
+    if given.is_empty() {
+        classes.insert("labels".to_owned(), base.labels.clone().into());
+    } else if given != base.labels && !(given.len() == base.labels.len() && are_numbered(&base.labels)) {
+        let reason = format!(
+            "the model's head has the classes {:?} in its config.json: remove the key, or start from the model without that head",
+            base.labels
+        );
+        return Err(ConfigError::value("data.classification.labels", format!("{given:?}"), reason));
+    }
+    Ok(base)
+}
+
+/// Leaves the head to the run's classes.
+fn with_new_head(model: ModelConfig) -> ModelConfig {
+    if !model.kind.is_encoder() {
+        return model;
+    }
+    let encoder = model.encoder.unwrap_or_default();
+    let encoder = EncoderConfig { head: Some(EncoderHead::Classes), classes: None, ..encoder };
+    ModelConfig { tied_embeddings: Some(false), encoder: Some(encoder), ..model }
+}
+
+/// Whether classes have the names that transformers gives to those without.
+fn are_numbered(labels: &[String]) -> bool {
+    labels.iter().enumerate().all(|(class, label)| *label == format!("LABEL_{class}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,7 +218,7 @@ mod tests {
         let sizes =
             ModelConfig { layers: 2, width: 8, heads: 2, context: 16, ..ModelConfig::of(ModelKind::Qwen3) };
         let model = ModelConfig { vocabulary: Some(99), ..sizes };
-        BaseDescription { model, has_tokenizer: true, dropout: Vec::new() }
+        BaseDescription { model, has_tokenizer: true, dropout: Vec::new(), labels: Vec::new() }
     }
 
     fn parsed(model: &str, rest: &str) -> Result<RunConfig, String> {
@@ -167,8 +227,12 @@ mod tests {
             "here" => Ok(described()),
             "bare" => Ok(BaseDescription { has_tokenizer: false, ..described() }),
             "drops" => {
-                let of = |key, rate, is_of_attention| NamedDropout { key, rate, is_of_attention };
-                let dropout = vec![of("resid_pdrop", 0.2, false), of("attn_pdrop", 0.1, true)];
+                let of = |key, rate, place| NamedDropout { key, rate, place };
+                let dropout = vec![
+                    of("resid_pdrop", 0.2, DropoutPlace::Hidden),
+                    of("attn_pdrop", 0.1, DropoutPlace::Attention),
+                    of("classifier_dropout", 0.3, DropoutPlace::Classifier),
+                ];
                 Ok(BaseDescription { dropout, ..described() })
             }
             _ => Err("is not there".to_owned()),
@@ -232,6 +296,53 @@ mod tests {
         ] {
             let error = parsed(model, &rest).unwrap_err();
             assert!(error.contains(words), "{model}: {error}");
+        }
+    }
+    #[test]
+    fn a_model_without_a_head_for_classes_gets_one_and_another_gives_its_names() {
+        let names = |of: &[&str]| of.iter().map(ToString::to_string).collect::<Vec<String>>();
+        let of = |labels: &[&str], classes: &str| {
+            let text = format!("{REST}[data.classification]\n{classes}\n[model]\nfrom = \"here\"\n");
+            let text = text.replace("\"a\"\nsequence", "\"a.csv\"\nsequence");
+            let head = (!labels.is_empty()).then_some(EncoderHead::Classes);
+            let count = (!labels.is_empty()).then_some(labels.len() as u32);
+            let encoder = EncoderConfig { head, classes: count, ..EncoderConfig::default() };
+            let base = BaseDescription {
+                model: ModelConfig {
+                    kind: ModelKind::Bert,
+                    tied_embeddings: Some(labels.is_empty()),
+                    encoder: Some(encoder),
+                    ..described().model
+                },
+                labels: names(labels),
+                ..described()
+            };
+            RunConfig::parse_with_base(&text, |_| Ok(base)).map_err(|error| error.to_string())
+        };
+        for (labels, classes, expected) in [
+            (&[][..], "labels = [\"a\", \"b\", \"c\"]", &["a", "b", "c"][..]),
+            (&["x", "y"], "", &["x", "y"]),
+            (&["x", "y"], "labels = [\"x\", \"y\"]", &["x", "y"]),
+            (&["LABEL_0", "LABEL_1"], "labels = [\"a\", \"b\"]", &["a", "b"]),
+            (&["LABEL_0", "LABEL_1"], "", &["LABEL_0", "LABEL_1"]),
+        ] {
+            let config = of(labels, classes).unwrap();
+            assert_eq!(config.data.classification.as_ref().unwrap().labels, names(expected));
+            let encoder = config.model.encoder.clone().unwrap();
+            assert_eq!(
+                (encoder.head, encoder.classes),
+                (Some(EncoderHead::Classes), Some(expected.len() as u32))
+            );
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap()), Ok(config));
+        }
+        for (labels, classes, words) in [
+            (&[][..], "", "data.classification.labels = []: name the classes in order"),
+            (&["x", "y"], "labels = [\"y\", \"x\"]", "the model's head has the classes [\"x\", \"y\"]"),
+            (&["LABEL_0", "LABEL_1"], "labels = [\"a\", \"b\", \"c\"]", "the model's head has the classes"),
+            (&[], "labels = 3", "labels"),
+        ] {
+            let message = of(labels, classes).unwrap_err();
+            assert!(message.contains(words), "{classes}: {message}");
         }
     }
 }

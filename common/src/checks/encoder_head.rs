@@ -1,4 +1,4 @@
-//! Runs train an encoder's head for masked tokens.
+//! Runs train an encoder's head for masked tokens, or that for classes.
 
 use crate::config::{ConfigError, EncoderHead, RunConfig};
 use crate::model::Encoder;
@@ -11,6 +11,7 @@ impl RunConfig {
             |value: &str, reason: String| Err(ConfigError::value("model.encoder.head", value, reason));
         match head {
             EncoderHead::Masked => Ok(()),
+            EncoderHead::Classes if self.data.classification.is_some() => Ok(()),
             EncoderHead::None => {
                 let names = Encoder::of(&self.model).map(|encoder| encoder.masked_tensors()).unwrap_or_default();
                 refused("none", format!(
@@ -20,7 +21,7 @@ impl RunConfig {
             }
             EncoderHead::Classes => refused(
                 "classes",
-                "sequence classification is computed (`worker model inspect` shows it), and runs do not train it: take a masked language model".to_owned(),
+                "its head tells classes of texts: add [data.classification], or take a masked language model".to_owned(),
             ),
             EncoderHead::Replaced => refused(
                 "replaced",

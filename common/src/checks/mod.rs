@@ -7,7 +7,7 @@ mod parallel;
 mod sparse_backward;
 mod tuning;
 
-pub use base::{BaseDescription, NamedDropout};
+pub use base::{BaseDescription, DropoutPlace, NamedDropout};
 
 use crate::config::{ConfigError, RunConfig, read_toml, with_new_names};
 
@@ -17,7 +17,8 @@ impl RunConfig {
     /// # Errors
     /// [`ConfigError`] names the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config = read_toml::<Self>(&with_new_names(text)).map_err(ConfigError::of_run)?.with_masking();
+        let config = read_toml::<Self>(&with_new_names(text)).map_err(ConfigError::of_run)?;
+        let config = config.with_classes().with_masking();
         config.check()?;
         Ok(config)
     }

@@ -23,7 +23,7 @@ impl ParallelConfig {
             Err(ConfigError::value(key, value.to_string(), reason))
         };
         let (stages, workers) = (self.stages, config.run.workers);
-        if config.model.kind.is_of_images() {
+        if config.is_of_classes() {
             self.check_whole()?;
         }
         self.check_tensor(config)?;
@@ -89,7 +89,7 @@ impl ParallelConfig {
         let Some((key, value, _)) = given.into_iter().find(|(_, value, whole)| value != whole) else {
             return Ok(());
         };
-        let reason = "each worker has all of a classifier, which is small: leave it out, and more workers share the images of a step";
+        let reason = "each worker has all of a classifier, which is small: leave it out, and more workers share the samples of a step";
         Err(ConfigError::value(key, value, reason))
     }
 

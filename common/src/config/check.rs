@@ -54,6 +54,12 @@ impl RunConfig {
             ("train.z_loss", train.z_loss, 0.0, 1.0),
             ("train.dropout", train.dropout.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
             ("train.attention_dropout", train.attention_dropout.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
+            (
+                "train.classifier_dropout",
+                train.classifier_dropout.unwrap_or_default(),
+                0.0,
+                1.0 - f64::EPSILON,
+            ),
             ("train.ema_decay", train.ema_decay.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
         ];
         for (key, value, low, high) in numbers {

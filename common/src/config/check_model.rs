@@ -36,6 +36,7 @@ impl RunConfig {
                 }
             }
         }
+        self.check_classes()?;
         self.check_masking()?;
         match &self.data.image {
             Some(image) if kind.is_of_images() => return self.model.check_images(image),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::is_endpoint;
 use super::sections::{is_true, is_zero};
 use super::{
-    Column, ConfigError, ConversationsConfig, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig,
-    MaskingConfig,
+    ClassificationConfig, Column, ConfigError, ConversationsConfig, DataFormat, DataLabels, DataUrl, Dialect,
+    ImageConfig, MaskingConfig,
 };
 
 /// Maximum sources: a mixture of more would deviate from its weights by more than five samples.
@@ -50,7 +50,10 @@ pub struct DataConfig {
     /// Conversations for fine-tuning. With it, all sources hold conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversations: Option<ConversationsConfig>,
-    /// Masked language modelling. Default: for encoders, with the values below; others have none.
+    /// Classes of texts, for encoders. With it, all sources hold texts with a class each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classification: Option<ClassificationConfig>,
+    /// Masked language modelling. Default: for encoders without `classification`, with the values below; others have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masking: Option<MaskingConfig>,
     /// Training sources, instead of `path`.
@@ -289,6 +292,7 @@ impl DataConfig {
         self.check_places()?;
         self.image.as_ref().map_or(Ok(()), ImageConfig::check)?;
         self.conversations.as_ref().map_or(Ok(()), |conversations| conversations.check(self))?;
+        self.classification.as_ref().map_or(Ok(()), |classes| classes.check(self))?;
         self.masking.as_ref().map_or(Ok(()), |masking| masking.check(self))?;
         if self.image.is_some() != (self.sequence_length == 0) {
             let reason = "texts are cut into sequences of so many tokens, one at least, and images are not cut: leave it out beside data.image";

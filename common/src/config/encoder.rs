@@ -23,10 +23,10 @@ pub struct EncoderConfig {
     /// roberta, xlm-roberta: the padding token, behind whose number positions begin. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pad_token_id: Option<u32>,
-    /// Head. Runs train `masked` alone. Default: `masked`.
+    /// Head. Runs train `masked`, and `classes` with `[data.classification]`. Default: that of the run's data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<EncoderHead>,
-    /// `head = "classes"`: number of classes. Default: 2.
+    /// `head = "classes"`: number of classes. Default: that of `data.classification.labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<u32>,
 }
@@ -46,6 +46,19 @@ pub enum EncoderHead {
     None,
 }
 
+impl EncoderHead {
+    /// Returns its name in `run.toml`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Masked => "masked",
+            Self::Classes => "classes",
+            Self::Replaced => "replaced",
+            Self::None => "none",
+        }
+    }
+}
+
 /// Activation of an encoder's feed-forward part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,7 +75,7 @@ const PADDING_MAX: u32 = 1 << 16;
 /// Most token types: more than any use.
 const TYPES_MAX: u32 = 1 << 10;
 /// Most classes: of the largest sets of labels in use.
-const CLASSES_MAX: u32 = 1 << 16;
+pub(super) const CLASSES_MAX: u32 = 1 << 16;
 /// Widest embeddings: as for layers.
 const EMBEDDING_MAX: u32 = 1 << 20;
 

@@ -103,9 +103,10 @@ impl DataConfig {
 }
 
 impl RunConfig {
-    /// Encoders are trained by masked language modelling.
+    /// Encoders are trained by masked language modelling, where no other data is named.
     pub(crate) fn with_masking(mut self) -> Self {
-        if self.model.kind.is_encoder() && self.data.masking.is_none() {
+        let is_taken = self.data.masking.is_some() || self.data.classification.is_some();
+        if self.model.kind.is_encoder() && !is_taken {
             self.data.masking = Some(MaskingConfig::default());
         }
         self
@@ -114,7 +115,7 @@ impl RunConfig {
     /// Checks model and data together.
     pub(super) fn check_masking(&self) -> Result<(), ConfigError> {
         let (kind, is_masked) = (self.model.kind, self.data.masking.is_some());
-        if kind.is_encoder() == is_masked {
+        if kind.is_encoder() == (is_masked || self.data.classification.is_some()) {
             return self.check_mask_token();
         }
         if is_masked {
@@ -237,7 +238,7 @@ mod tests {
                 "roberta",
                 text,
                 "[model.encoder]\nhead = \"classes\"\nclasses = 3",
-                "model.encoder.head = classes: sequence",
+                "model.encoder.head = classes: its head tells classes of texts: add [data.classification]",
             ),
             ("roberta", text, "[model.encoder]\nclasses = 3", "model.encoder.classes = 3: is for head"),
             (

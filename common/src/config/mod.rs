@@ -6,6 +6,7 @@ mod check_model;
 mod check_sync;
 mod check_unread;
 mod checkpoint;
+mod classification;
 mod conversations;
 mod data;
 mod data_column;
@@ -43,6 +44,7 @@ mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
 pub use checkpoint::CheckpointConfig;
+pub use classification::ClassificationConfig;
 pub use conversations::{ConversationKind, ConversationsConfig, TooLong, TrainOn};
 pub use data::{DataConfig, DataPlace, DataSource, SOURCES_MAX};
 pub use data_column::Column;

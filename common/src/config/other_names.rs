@@ -11,7 +11,7 @@ const fn other(names: &'static [&'static str], here: &'static str) -> Other {
     Other { names, here }
 }
 
-const OTHERS: [Other; 60] = [
+const OTHERS: [Other; 62] = [
     other(
         &[
             "gradient_accumulation_steps",
@@ -301,6 +301,22 @@ const OTHERS: [Other; 60] = [
     other(
         &["mlm_probability", "mlm", "mask_prob", "masked_lm_prob", "mask_probability", "masking_ratio"],
         "[data.masking] share = 0.15, for encoders",
+    ),
+    other(
+        &["sentence1_key", "text_column_names", "text_column_name", "sentence_column", "text_column"],
+        "[data.classification] text = \"text\", with text_pair for the second of a pair; of other data, field or column of a source",
+    ),
+    other(
+        &[
+            "label_column_name",
+            "label_column",
+            "label_names",
+            "label2id",
+            "id2label",
+            "num_labels",
+            "num_classes",
+        ],
+        "[data.classification] label = \"label\", the column, with labels = [\"negative\", \"positive\"], the classes in order",
     ),
     other(&["random_replace_prob", "random_token_prob"], "[data.masking] random = 0.1"),
     other(&["mask_replace_prob"], "[data.masking] masked = 0.8"),

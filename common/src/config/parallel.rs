@@ -178,7 +178,7 @@ impl ParallelConfig {
     /// Whether the coordinator has yet to decide, in a run of several workers that may be divided.
     pub(crate) fn is_open_in(&self, config: &RunConfig) -> bool {
         let is_permitted = config.privacy.is_none() && config.secure_aggregation.is_none();
-        let is_whole = config.model.kind.is_of_images() || !config.evaluate.tasks.are_none();
+        let is_whole = config.is_of_classes() || !config.evaluate.tasks.are_none();
         let may_be_divided = is_permitted && !is_whole;
         self.plan == PlanChoice::Auto && !self.is_divided() && config.run.workers > 1 && may_be_divided
     }

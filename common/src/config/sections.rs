@@ -294,6 +294,9 @@ pub struct TrainConfig {
     /// Dropout of attention weights: transformers' `attn_pdrop` and `attention_dropout`. Scores are then kept for the backward pass. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_dropout: Option<f64>,
+    /// Dropout before the products of a head for classes: transformers' `classifier_dropout`. Default: `dropout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classifier_dropout: Option<f64>,
     /// Decay per step of a moving average of the weights, which checkpoints carry beside them: average ← decay · average + (1 − decay) · weights after each
     /// round, with the power of its steps. 0.999 to 0.9999 are usual. `worker sample` and `coordinator checkpoints export` use it with `--ema`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -360,6 +363,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             dropout: None,
             attention_dropout: None,
+            classifier_dropout: None,
             z_loss: 0.0,
             ema_decay: None,
             precision: Precision::F32,
@@ -433,6 +437,12 @@ impl RunConfig {
     #[must_use]
     pub fn may_be_shared(&self) -> bool {
         self.privacy.is_none() && self.secure_aggregation.is_none()
+    }
+
+    /// Whether it is a classifier, of images or of texts: each worker has all of it.
+    #[must_use]
+    pub fn is_of_classes(&self) -> bool {
+        self.model.kind.is_of_images() || self.data.classification.is_some()
     }
 
     /// Whether the coordinator has yet to decide on the division of replicas.

@@ -135,9 +135,14 @@ impl ModelSpec {
         let train = &config.train;
         let mut blocks = self.blocks(config.data.sequence_length, train.precision);
         self.count_dropout(config, &mut blocks);
-        if let (Some(masking), Some(head)) = (&config.data.masking, blocks.last_mut()) {
-            let length = config.data.sequence_length.max(1);
-            head.of_share((masking.share * f64::from(length)).ceil() as u64, length.into());
+        let length = config.data.sequence_length.max(1);
+        let predicted = match (&config.data.masking, &config.data.classification) {
+            (Some(masking), _) => Some((masking.share * f64::from(length)).ceil() as u64),
+            (None, Some(_)) => Some(1),
+            (None, None) => None,
+        };
+        if let (Some(predicted), Some(head)) = (predicted, blocks.last_mut()) {
+            head.of_share(predicted, length.into());
         }
         // Zeros within rows save no multiplications.
         let sparse = train.sparse_backward.as_ref().filter(|sparse| sparse.mode == SparseMode::Columns);

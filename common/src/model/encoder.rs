@@ -178,6 +178,15 @@ impl Encoder {
         }
     }
 
+    /// Returns the values of the largest heads of such a model that files may have beside those of this one.
+    #[must_use]
+    pub fn other_heads(&self, spec: &ModelSpec) -> u64 {
+        let sizes = [spec.vocabulary, spec.width, self.embedding_width].map(u64::from);
+        let count = |head| self.of_head(head, sizes).iter().map(super::ParameterSpec::count).sum::<u64>();
+        // Pretraining on next sentences has a pooler and two classes.
+        [Head::Masked, Head::Replaced, Head::Classes(2)].map(count).iter().sum()
+    }
+
     /// Returns the names of the tensors of the head for masked tokens.
     #[must_use]
     pub fn masked_tensors(&self) -> Vec<String> {

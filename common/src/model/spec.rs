@@ -123,6 +123,22 @@ impl ModelSpec {
         })
     }
 
+    /// Returns the encoder with the head for classes of another one, if that has one and this has not; else the same model.
+    #[must_use]
+    pub fn with_classes_of(&self, other: &Self) -> Self {
+        let classes = |spec: &Self| match spec.encoder.as_ref().map(|encoder| encoder.head) {
+            Some(Head::Classes(classes)) => Some(classes),
+            _ => None,
+        };
+        match (&self.encoder, classes(self), classes(other)) {
+            (Some(encoder), None, Some(count)) => {
+                let encoder = Encoder { head: Head::Classes(count), ..Encoder::clone(encoder) };
+                Self { encoder: Some(Arc::new(encoder)), tied_embeddings: false, ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// Returns the last block: the last norm, the output projection and the loss.
     #[must_use]
     pub fn head(&self) -> u32 {

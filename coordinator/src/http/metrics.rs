@@ -165,7 +165,7 @@ fn of_run(status: &Status) -> Vec<Metric> {
         ),
         (
             "validation_accuracy",
-            "Newest validation accuracy of images",
+            "Newest validation accuracy of classifiers",
             status.training.validation_accuracy.map(f64::from),
         ),
         (

@@ -6,6 +6,7 @@
 
 mod archive;
 mod chaos;
+mod classification;
 mod dashboard;
 mod data;
 mod evaluations;

@@ -1,5 +1,6 @@
 //! A pretrained model in a folder, from which a run starts: its files, its identity, and the values of any part.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
 use super::reading::{Chunk, read_chunks};
-use super::{Companions, MODEL_CONFIG, hf_folder, model_config};
+use super::{Companions, MODEL_CONFIG, classes, hf_folder, model_config};
 
 /// Most files of a model.
 const FILES_MAX: usize = 10_000;
@@ -94,7 +95,9 @@ impl ModelFiles {
         // A run that trains a part of it fetches all of it.
         let whole = model.untuned().whole();
         let lines = (whole.parameters().len() as u64 + 1).saturating_mul(TENSOR_LINE_BYTES_MAX);
-        let most = whole.parameter_count().saturating_mul(size_of::<f32>() as u64).saturating_add(lines);
+        let others = whole.encoder.as_ref().map_or(0, |encoder| encoder.other_heads(&whole));
+        let values = whole.parameter_count().saturating_add(others);
+        let most = values.saturating_mul(size_of::<f32>() as u64).saturating_add(lines);
         let mut weights = 0_u64;
         for ModelFile { name, bytes, .. } in &list.0 {
             ensure!(name.len() <= NAME_BYTES_MAX, "a file with a name of {} bytes", name.len());
@@ -151,10 +154,13 @@ pub fn describe_model(folder: &Path) -> Result<BaseDescription> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let json = serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))?;
     let read = model_config::read(&json)
-        .and_then(|model| Ok((model, model_config::dropout_of(&json)?)))
+        .and_then(|model| {
+            let labels = classes::names_of(&json, &model)?;
+            Ok((model, model_config::dropout_of(&json)?, labels))
+        })
         .with_context(|| format!("{} describes a model that is not supported", path.display()));
-    let (model, dropout) = read?;
-    Ok(BaseDescription { model, has_tokenizer: folder.join(TOKENIZER).is_file(), dropout })
+    let (model, dropout, labels) = read?;
+    Ok(BaseDescription { model, has_tokenizer: folder.join(TOKENIZER).is_file(), dropout, labels })
 }
 
 /// A pretrained model on this machine.
@@ -164,6 +170,8 @@ pub struct BaseModel {
     files: ModelFiles,
     /// Files of weights, and when they were written: before they were hashed.
     weights: Vec<(PathBuf, SystemTime)>,
+    /// As its own `config.json` describes it.
+    spec: ModelSpec,
 }
 
 impl BaseModel {
@@ -174,7 +182,8 @@ impl BaseModel {
     /// Names the file, the tensor or the key of `config.json` that is missing or cannot be honoured.
     pub fn open(folder: &Path, told: impl Fn(u64, u64)) -> Result<Self> {
         let described = describe_model(folder)?;
-        hf_folder::check(folder, &ModelSpec::resolve(&described.model, 0)?)?;
+        let spec = ModelSpec::resolve(&described.model, 0)?;
+        hf_folder::check(folder, &spec)?;
         let weights = hf_folder::files(folder)?.into_iter().map(|path| Ok((path.clone(), written(&path)?)));
         let weights = weights.collect::<Result<_>>()?;
         let paths = paths_of(folder)?;
@@ -190,7 +199,7 @@ impl BaseModel {
             files.push(ModelFile { name, bytes, hash });
         }
         files.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files), weights })
+        Ok(Self { folder: folder.to_owned(), files: ModelFiles(files), weights, spec })
     }
 
     /// Returns the folder.
@@ -211,13 +220,13 @@ impl BaseModel {
         self.files.iter().any(|file| file.name == TOKENIZER).then(|| self.folder.join(TOKENIZER))
     }
 
-    /// Checks that this is the run's model.
+    /// Checks that this is the run's model, but for a new head for classes.
     ///
     /// # Errors
     /// Its `config.json` describes another one.
     pub fn check(&self, whole: &ModelSpec) -> Result<()> {
-        let spec = ModelSpec::resolve(&describe_model(&self.folder)?.model, 0)?;
-        if spec != whole.untuned() {
+        let spec = &self.spec;
+        if spec.with_classes_of(whole) != whole.untuned() {
             bail!(
                 "{} describes another model than the run's [model]: {spec:?}, where the run has {whole:?}",
                 self.folder.join(MODEL_CONFIG).display()
@@ -248,6 +257,17 @@ impl BaseModel {
         Ok(())
     }
 
+    /// Returns the names of the tensors of the `whole` model that the files lack: those of a new head.
+    ///
+    /// # Errors
+    /// The weights are not of this model, or have changed.
+    pub fn missing(&self, whole: &ModelSpec) -> Result<BTreeSet<String>> {
+        match self.spec == whole.untuned() {
+            true => Ok(BTreeSet::new()),
+            false => hf_folder::missing(&self.folder, &self.spec, &whole.untuned()),
+        }
+    }
+
     /// Calls `take` with all values of each wanted tensor of the `whole` model, by name, in pieces: the tensor, the place of the first value in it, and values.
     /// Those of a matrix come in their order, those of all experts of a layer may not.
     ///
@@ -259,7 +279,7 @@ impl BaseModel {
         wanted: impl Fn(&str) -> bool,
         take: impl FnMut(&ParameterSpec, usize, StoredValues<'_>) -> Result<()>,
     ) -> Result<()> {
-        hf_folder::for_each(&self.folder, &whole.untuned(), wanted, take)?;
+        hf_folder::for_each(&self.folder, (&self.spec, &whole.untuned()), wanted, take)?;
         self.check_unchanged()
     }
 

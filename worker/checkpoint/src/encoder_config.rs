@@ -4,6 +4,7 @@ use longhaul_common::config::{EncoderActivation, EncoderConfig, EncoderHead, Mod
 use longhaul_common::model::{Encoder, Head, ModelSpec};
 use serde_json::{Map, Value, json};
 
+use super::classes;
 use super::decoder_config::{Keys, Read};
 
 /// Families, by `model_type` and by the start of the classes that `architectures` names.
@@ -110,7 +111,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
         },
         pad_token_id: padding,
         head: Some(head).filter(|head| *head != EncoderHead::Masked),
-        classes: if head == EncoderHead::Classes { Some(classes(json, &keys)?) } else { None },
+        classes: if head == EncoderHead::Classes { Some(count_of_classes(json, &keys)?) } else { None },
     };
     keys.finish(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
@@ -141,7 +142,7 @@ fn head_of(json: &Map<String, Value>, kind: ModelKind) -> EncoderHead {
 }
 
 /// Returns the number of classes: transformers has two where nothing is said.
-fn classes(json: &Map<String, Value>, keys: &Keys<'_>) -> Read<u32> {
+fn count_of_classes(json: &Map<String, Value>, keys: &Keys<'_>) -> Read<u32> {
     if let Some(problem) = json.get("problem_type").filter(|value| !value.is_null())
         && *problem != json!("single_label_classification")
     {
@@ -169,9 +170,16 @@ fn activation(keys: &Keys<'_>) -> Read<EncoderActivation> {
     }
 }
 
+/// Returns the class of transformers for an encoder with this head.
+pub(super) fn class_of(kind: ModelKind, head: EncoderHead) -> Option<String> {
+    let (_, start, _) = FAMILIES.iter().find(|(.., of)| *of == kind)?;
+    let (end, _) = CLASSES.iter().find(|(_, of)| *of == head)?;
+    Some(format!("{start}{end}"))
+}
+
 /// Returns the description of an encoder, for transformers 4 and 5.
 pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
-    let Some((name, start, _)) = FAMILIES.iter().find(|(.., kind)| *kind == spec.kind) else {
+    let Some((name, ..)) = FAMILIES.iter().find(|(.., kind)| *kind == spec.kind) else {
         return Value::Null;
     };
     let head = match of.head {
@@ -180,9 +188,8 @@ pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
         Head::Replaced => EncoderHead::Replaced,
         Head::None => EncoderHead::None,
     };
-    let end = CLASSES.iter().find(|(_, of)| *of == head).map_or("", |(end, _)| *end);
     let mut json = json!({
-        "architectures": [format!("{start}{end}")],
+        "architectures": [class_of(spec.kind, head)],
         "model_type": name,
         "attention_probs_dropout_prob": 0.0,
         "hidden_act": match of.activation {
@@ -202,12 +209,8 @@ pub(super) fn write(spec: &ModelSpec, of: &Encoder) -> Value {
         "vocab_size": spec.vocabulary,
     });
     if let Head::Classes(classes) = of.head {
-        let label = |class: u32| format!("LABEL_{class}");
-        let named = |class: u32| (class.to_string(), label(class).into());
-        let numbered = |class: u32| (label(class), class.into());
-        json["id2label"] = Value::Object((0..classes).map(named).collect());
-        json["label2id"] = Value::Object((0..classes).map(numbered).collect());
-        json["problem_type"] = json!("single_label_classification");
+        let labels: Vec<String> = (0..classes).map(|class| format!("LABEL_{class}")).collect();
+        classes::write(&mut json, &labels);
     }
     if of.first_position > 0 {
         json["pad_token_id"] = json!(of.first_position - 1);

@@ -99,18 +99,40 @@ fn read_flat(files: &[PathBuf], stretches: Vec<Stretch>, starts: &[usize], count
     Ok(flat)
 }
 
+/// Returns the names of the tensors of a model that are not in a folder of the model `own`, which has another head.
+///
+/// # Errors
+/// As [`read`]; or some of another part than the head are missing.
+pub(super) fn missing(folder: &Path, own: &ModelSpec, whole: &ModelSpec) -> Result<BTreeSet<String>> {
+    let weights = Weights::open(folder, own)?;
+    weights.check()?;
+    let head = whole.part(std::iter::once(whole.head()..whole.head() + 1).collect()).parameters();
+    let mut missing = BTreeSet::new();
+    for parameter in whole.parameters() {
+        match weights.find(&parameter) {
+            // A pooler, which the model's own head does not use.
+            Ok((name, tensor)) => tensor.check_shape(name, &parameter)?,
+            Err(_) if head.iter().any(|of_head| of_head.name == parameter.name) => {
+                missing.insert(parameter.name);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(missing)
+}
+
 /// Calls `take` with all values of each wanted tensor of a whole model, in pieces: the tensor, the place of the first value in it, and values. They come in the
-/// order of the files; those of a tensor that is one in its file in their order.
+/// order of the files; those of a tensor that is one in its file in their order. The folder is of the model `own`, which may have another head.
 ///
 /// # Errors
 /// As [`read`], or that of `take`.
 pub(super) fn for_each(
     folder: &Path,
-    whole: &ModelSpec,
+    (own, whole): (&ModelSpec, &ModelSpec),
     wanted: impl Fn(&str) -> bool,
     mut take: impl FnMut(&ParameterSpec, usize, StoredValues<'_>) -> Result<()>,
 ) -> Result<()> {
-    let weights = Weights::open(folder, whole)?;
+    let weights = Weights::open(folder, own)?;
     weights.check()?;
     let parameters = whole.parameters();
     let pieces = tensors::located(weights.stored(parameters.clone()), &parameters);

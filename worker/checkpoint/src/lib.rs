@@ -3,6 +3,7 @@
 mod adapters;
 mod archive;
 mod base_model;
+mod classes;
 mod companions;
 mod copies;
 mod decoder_config;

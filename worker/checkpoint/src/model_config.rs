@@ -1,6 +1,6 @@
 //! `config.json`: for language models in the format of the `transformers` library, for classifiers for people and scripts.
 
-use longhaul_common::checks::NamedDropout;
+use longhaul_common::checks::{DropoutPlace, NamedDropout};
 use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
@@ -107,22 +107,33 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
 /// # Errors
 /// Names a key that is no probability.
 pub(super) fn dropout_of(json: &Value) -> Result<Vec<NamedDropout>, UnsupportedKey> {
-    // Key, default, and whether it is that of attention weights.
-    let keys: &[(&'static str, f64, bool)] = match json.get("model_type").and_then(Value::as_str) {
-        Some("gpt2") => &[("attn_pdrop", 0.1, true), ("embd_pdrop", 0.1, false), ("resid_pdrop", 0.1, false)],
-        Some(name) if encoder_config::family(name).is_some() => {
-            &[("attention_probs_dropout_prob", 0.1, true), ("hidden_dropout_prob", 0.1, false)]
+    use DropoutPlace::{Attention, Classifier, Hidden};
+    let keys: &[(&'static str, f64, DropoutPlace)] = match json.get("model_type").and_then(Value::as_str) {
+        Some("gpt2") => {
+            &[("attn_pdrop", 0.1, Attention), ("embd_pdrop", 0.1, Hidden), ("resid_pdrop", 0.1, Hidden)]
         }
-        _ => &[("attention_dropout", 0.0, true), ("resid_pdrop", 0.0, false), ("embd_pdrop", 0.0, false)],
+        Some(name) if encoder_config::family(name).is_some() => {
+            // Without a rate of its own, the head has that of the residual stream.
+            &[
+                ("attention_probs_dropout_prob", 0.1, Attention),
+                ("hidden_dropout_prob", 0.1, Hidden),
+                ("classifier_dropout", 0.0, Classifier),
+            ]
+        }
+        _ => &[
+            ("attention_dropout", 0.0, Attention),
+            ("resid_pdrop", 0.0, Hidden),
+            ("embd_pdrop", 0.0, Hidden),
+        ],
     };
     let mut found = Vec::new();
-    for &(key, usual, is_of_attention) in keys {
+    for &(key, usual, place) in keys {
         let value = json.get(key).unwrap_or(&Value::Null);
         let rate = if value.is_null() { Some(usual) } else { value.as_f64() };
         let Some(rate) = rate.filter(|rate| (0.0..1.0).contains(rate)) else {
             return Err(UnsupportedKey::new(key, value, "it must be a probability below 1"));
         };
-        found.extend((rate > 0.0).then_some(NamedDropout { key, rate, is_of_attention }));
+        found.extend((rate > 0.0).then_some(NamedDropout { key, rate, place }));
     }
     Ok(found)
 }

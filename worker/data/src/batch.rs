@@ -1,6 +1,7 @@
 //! Samples for one step, in the host's memory.
 
-use super::chat::{START, TRAINED};
+use super::chat::{PAD, START, TRAINED};
+use super::labelled::SECOND;
 use super::masking::Masked;
 
 /// Bytes of an image's class after its pixels, little-endian.
@@ -15,6 +16,8 @@ pub const LABEL_BIT: u32 = 32;
 ///   conversation; bit 29, it is padding.
 /// - Masked sequences, `[B, T]`: each value is the token that the model sees and, from [`LABEL_BIT`] on, one more than the token that it predicts there,
 ///   or zero.
+/// - Labelled texts, `[B, T + 1]`: the class behind the tokens of a text or a pair. Each token has two flags: bit 30, it is of the second text; bit 29, it is
+///   padding.
 /// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes,
 ///   little-endian.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,6 +35,7 @@ enum Owned {
     Tokens(Vec<i64>),
     Rows(Vec<i64>),
     Masked(Vec<i64>),
+    Labelled(Vec<i64>),
     Images(Vec<u8>),
 }
 
@@ -60,6 +64,12 @@ impl HostBatch {
         Self { values: Owned::Masked(Vec::new()), width: length, ..Self::default() }
     }
 
+    /// Returns an empty batch for labelled texts in sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_labelled(length: usize) -> Self {
+        Self { values: Owned::Labelled(Vec::new()), width: length + 1, ..Self::default() }
+    }
+
     /// Returns an empty batch for images of C·H·W values.
     #[must_use]
     pub fn of_images(values: usize) -> Self {
@@ -86,6 +96,17 @@ impl HostBatch {
         let before = words.len();
         words.extend(row.into_iter().map(i64::from));
         assert_eq!(words.len() - before, self.width, "rows of a batch are equally long");
+    }
+
+    /// Adds T words and the class of a labelled text: see [`Self`].
+    ///
+    /// # Panics
+    /// There are more or fewer, or this is a batch of another kind.
+    pub fn push_labelled(&mut self, text: impl IntoIterator<Item = u32>) {
+        let Owned::Labelled(words) = &mut self.values else { panic!("a batch of another kind") };
+        let before = words.len();
+        words.extend(text.into_iter().map(i64::from));
+        assert_eq!(words.len() - before, self.width, "sequences of a batch are equally long");
     }
 
     /// Adds T masked tokens.
@@ -138,6 +159,7 @@ impl HostBatch {
             Owned::Tokens(tokens) => Owned::Tokens(chosen(tokens, self.width, weights)),
             Owned::Rows(words) => Owned::Rows(chosen(words, self.width, weights)),
             Owned::Masked(words) => Owned::Masked(chosen(words, self.width, weights)),
+            Owned::Labelled(words) => Owned::Labelled(chosen(words, self.width, weights)),
             Owned::Images(bytes) => Owned::Images(chosen(bytes, self.width, weights)),
         };
         let seeds = chosen(&self.seeds, 1, weights);
@@ -149,7 +171,9 @@ impl HostBatch {
     #[must_use]
     pub fn sequences(&self) -> usize {
         let values = match &self.values {
-            Owned::Tokens(values) | Owned::Rows(values) | Owned::Masked(values) => values.len(),
+            Owned::Tokens(values) | Owned::Rows(values) | Owned::Masked(values) | Owned::Labelled(values) => {
+                values.len()
+            }
             Owned::Images(bytes) => bytes.len(),
         };
         values / self.width.max(1)
@@ -161,16 +185,17 @@ impl HostBatch {
         match &self.values {
             Owned::Rows(words) => trained_in(words),
             Owned::Masked(words) => labelled_in(words),
-            Owned::Tokens(_) | Owned::Images(_) => self.sequences(),
+            Owned::Tokens(_) | Owned::Labelled(_) | Owned::Images(_) => self.sequences(),
         }
     }
 
-    /// Returns the number of predictions: B·T tokens, or the classes of B images.
+    /// Returns the number of processed tokens: B·T, without the padding of labelled texts; or that of images.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         match &self.values {
             Owned::Tokens(values) | Owned::Rows(values) => (values.len() - self.sequences()) as u64,
             Owned::Masked(values) => values.len() as u64,
+            Owned::Labelled(values) => values.chunks(self.width).map(|text| filled(text) as u64).sum(),
             Owned::Images(_) => self.sequences() as u64,
         }
     }
@@ -185,6 +210,7 @@ impl HostBatch {
                 Owned::Tokens(tokens) => Values::Tokens(&tokens[values]),
                 Owned::Rows(words) => Values::Rows(&words[values]),
                 Owned::Masked(words) => Values::Masked(&words[values]),
+                Owned::Labelled(words) => Values::Labelled(&words[values]),
                 Owned::Images(bytes) => Values::Images(&bytes[values]),
             };
             let weights = self.weights.as_ref().map(|weights| &weights[samples.clone()]);
@@ -200,6 +226,12 @@ fn trained_in(words: &[i64]) -> usize {
 
 fn labelled_in(words: &[i64]) -> usize {
     words.iter().filter(|word| **word >> LABEL_BIT > 0).count()
+}
+
+/// Returns the tokens of a labelled text without padding.
+fn filled(text: &[i64]) -> usize {
+    let tokens = &text[..text.len() - 1];
+    tokens.iter().position(|word| word & i64::from(PAD) != 0).unwrap_or(tokens.len())
 }
 
 /// Returns the samples, of `width` values each, with a weight above zero.
@@ -229,6 +261,8 @@ pub enum Values<'a> {
     Rows(&'a [i64]),
     /// Masked sequences of T words.
     Masked(&'a [i64]),
+    /// Labelled texts of T words and a class.
+    Labelled(&'a [i64]),
     /// Images of C·H·W + 2 bytes.
     Images(&'a [u8]),
 }
@@ -262,9 +296,10 @@ impl<'a> HostMicroBatch<'a> {
     #[must_use]
     pub fn sequences(&self) -> usize {
         match self.values {
-            Values::Tokens(values) | Values::Rows(values) | Values::Masked(values) => {
-                values.len() / self.width
-            }
+            Values::Tokens(values)
+            | Values::Rows(values)
+            | Values::Masked(values)
+            | Values::Labelled(values) => values.len() / self.width,
             Values::Images(bytes) => bytes.len() / self.width,
         }
     }
@@ -275,7 +310,7 @@ impl<'a> HostMicroBatch<'a> {
         match self.values {
             Values::Rows(words) => trained_in(words),
             Values::Masked(words) => labelled_in(words),
-            Values::Tokens(_) | Values::Images(_) => self.sequences(),
+            Values::Tokens(_) | Values::Labelled(_) | Values::Images(_) => self.sequences(),
         }
     }
 
@@ -287,12 +322,29 @@ impl<'a> HostMicroBatch<'a> {
         rows.any(|row| row.iter().skip(1).any(|word| word & i64::from(START) != 0))
     }
 
-    /// Returns the model's inputs per sample: T tokens, or the C·H·W values of an image.
+    /// Whether some labelled text is a pair.
+    #[must_use]
+    pub fn has_pairs(&self) -> bool {
+        let Values::Labelled(words) = self.values else { return false };
+        let mut texts = words.chunks(self.width);
+        texts.any(|text| text[..self.width - 1].iter().any(|word| word & i64::from(SECOND) != 0))
+    }
+
+    /// Whether some labelled text is shorter than another one here.
+    #[must_use]
+    pub fn has_padding(&self) -> bool {
+        let Values::Labelled(words) = self.values else { return false };
+        let longest = self.length();
+        words.chunks(self.width).any(|text| filled(text) < longest)
+    }
+
+    /// Returns the model's inputs per sample: T tokens, or those of the longest labelled text, or the C·H·W values of an image.
     #[must_use]
     pub fn length(&self) -> usize {
         match self.values {
             Values::Tokens(_) | Values::Rows(_) => self.width - 1,
             Values::Masked(_) => self.width,
+            Values::Labelled(words) => words.chunks(self.width).map(filled).max().unwrap_or(0),
             Values::Images(_) => self.width - CLASS_BYTES,
         }
     }
@@ -301,7 +353,10 @@ impl<'a> HostMicroBatch<'a> {
     #[must_use]
     pub fn names(&self) -> Vec<u64> {
         match self.values {
-            Values::Tokens(tokens) | Values::Rows(tokens) | Values::Masked(tokens) => {
+            Values::Tokens(tokens)
+            | Values::Rows(tokens)
+            | Values::Masked(tokens)
+            | Values::Labelled(tokens) => {
                 let bytes = |sequence: &[i64]| {
                     sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()
                 };

@@ -56,21 +56,21 @@ impl ClassGaps {
     }
 }
 
-/// `warning: class 3 has images, and none of them is trained on: …; no image of classes 1, 2 is held out`
+/// `warning: all samples of class 3 are held out, and none is trained on: …; no sample of classes 1, 2 is held out`
 impl fmt::Display for ClassGaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { untrained, not_held_out } = self;
         if self.has_untrained() {
             write!(
                 f,
-                "warning: all images of {untrained} are held out, and none is trained on: give it more, or name what is held out under data.validation"
+                "warning: all samples of {untrained} are held out, and none is trained on: give it more, or name what is held out under data.validation"
             )?;
         }
         if not_held_out.count() > 0 {
             let before = if self.has_untrained() { "; " } else { "" };
             write!(
                 f,
-                "{before}no image of {not_held_out} is held out, so that the accuracy says nothing of it"
+                "{before}no sample of {not_held_out} is held out, so that the accuracy says nothing of it"
             )?;
         }
         Ok(())
@@ -92,15 +92,15 @@ mod tests {
             (&[][..], &[][..], &[""][..]),
             (&[0, 1], &[0, 1], &[""]),
             (&[0, 1], &[], &[""]),
-            (&[0], &[0, 1], &["warning: all images of class 1 are held out", "none is trained on"]),
-            (&[], &[4], &["all images of class 4 are"]),
+            (&[0], &[0, 1], &["warning: all samples of class 1 are held out", "none is trained on"]),
+            (&[], &[4], &["all samples of class 4 are"]),
             (
                 &[0],
                 &[1, 2],
-                &["all images of classes 1, 2 are held out", "; no image of class 0 is held out"],
+                &["all samples of classes 1, 2 are held out", "; no sample of class 0 is held out"],
             ),
-            (&[0, 1, 2], &[1], &["no image of classes 0, 2 is held out"]),
-            (&[0, 1, 2], &[1, 2], &["no image of class 0 is held out"]),
+            (&[0, 1, 2], &[1], &["no sample of classes 0, 2 is held out"]),
+            (&[0, 1, 2], &[1, 2], &["no sample of class 0 is held out"]),
             (&[9], &[0, 1, 2, 3, 4, 5, 9], &["classes 0, 1, 2, 3, 4 and 1 more are"]),
             (&[0, 1, 2, 3, 4, 5, 6, 7], &[7], &["of classes 0, 1, 2, 3, 4 and 2 more is held out"]),
         ] {

@@ -403,8 +403,9 @@ impl Dataset {
 
 /// Checks that a separator in use that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
-    // Conversations end as their template says.
-    if config.conversations.is_some() && config.separator.is_none() {
+    // Conversations end as their template says, and labelled texts as the tokenizer does.
+    let is_ended = config.conversations.is_some() && config.separator.is_none();
+    if is_ended || config.classification.is_some() {
         return Ok(());
     }
     let sources = config.training();
@@ -432,6 +433,7 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
             Some(SampleShape::Rows(_)) => {
                 DataError::TooFewConversations { source_name, sequences: there, training }
             }
+            Some(SampleShape::Labelled(_)) => DataError::TooFewTexts { source_name, texts: there, training },
             _ => DataError::TooFewImages { source_name, images: there, training },
         }
     };
@@ -454,12 +456,20 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
 /// Describes the content of files without a single item; `None`: nothing to add.
 fn without_items(parts: &[SourcePart]) -> Option<String> {
     let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
+    let are_texts = matches!(parts.first().map(|part| &part.shape), Some(SampleShape::Labelled(_)));
     let mut left_out = 0;
     for size in parts.iter().map(|part| part.source.size()) {
         (files, bytes) = (files + size.files, bytes + size.bytes);
         records += size.records;
         bad.add(&size.bad);
         left_out += size.conversations.left_out;
+    }
+    if left_out > 0 && are_texts {
+        return Some(format!(
+            "{} {} left out, longer than a sequence: raise data.sequence_length, or say data.classification.too_long = \"cut\"",
+            counted(left_out, "labelled text"),
+            were(left_out)
+        ));
     }
     if left_out > 0 {
         return Some(format!(

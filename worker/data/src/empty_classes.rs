@@ -59,11 +59,11 @@ impl EmptyClasses {
     }
 }
 
-/// `class 3 has no image`, `classes 3, 7 have no image`.
+/// `class 3 has no sample`, `classes 3, 7 have no image`.
 impl fmt::Display for EmptyClasses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let have = if self.count() == 1 { "has" } else { "have" };
-        write!(f, "{} {have} no image", self.0)
+        write!(f, "{} {have} no sample", self.0)
     }
 }
 
@@ -78,8 +78,8 @@ mod tests {
             (empty.count(), empty.to_string())
         };
         assert_eq!(told(&[0, 1, 2], 3).0, 0);
-        assert_eq!(told(&[0, 2], 3), (1, "class 1 has no image".to_owned()));
-        assert_eq!(told(&[1], 3), (2, "classes 0, 2 have no image".to_owned()));
-        assert_eq!(told(&[3], 10), (9, "classes 0, 1, 2, 4, 5 and 4 more have no image".to_owned()));
+        assert_eq!(told(&[0, 2], 3), (1, "class 1 has no sample".to_owned()));
+        assert_eq!(told(&[1], 3), (2, "classes 0, 2 have no sample".to_owned()));
+        assert_eq!(told(&[3], 10), (9, "classes 0, 1, 2, 4, 5 and 4 more have no sample".to_owned()));
     }
 }

@@ -79,6 +79,19 @@ pub enum DataError {
         /// Images left after the validation share.
         training: u64,
     },
+    /// Too few labelled texts.
+    #[error(
+        "{source_name} has {}, of which {training} {} for training; there must be one at least: give it more, or lower data.validation_share",
+        counted(*texts, "labelled text"), are(*training)
+    )]
+    TooFewTexts {
+        /// The source, or all of them.
+        source_name: String,
+        /// Texts in it.
+        texts: u64,
+        /// Those left for training.
+        training: u64,
+    },
     /// Too few conversations.
     #[error(
         "{source_name} has {} of conversations, of which {training} {} for training; there must be one at least: give it more, or lower data.validation_share",
@@ -314,6 +327,7 @@ impl DataError {
                 | Self::TooShort { .. }
                 | Self::TooFewImages { .. }
                 | Self::TooFewConversations { .. }
+                | Self::TooFewTexts { .. }
         )
     }
 }

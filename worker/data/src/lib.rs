@@ -26,6 +26,7 @@ mod folder;
 pub mod fuzz;
 mod held_out;
 mod image;
+mod labelled;
 mod lease;
 mod leftover;
 mod lent;
@@ -78,7 +79,7 @@ mod work;
 pub use batch::{CLASS_BYTES, HostBatch, HostMicroBatch, LABEL_BIT, Values};
 pub use block_provider::BlockProvider;
 pub use chat::{
-    ConversationCounts, Dialogue, HeldOutChat, HeldOutConversation, START, TOKEN_MASK, TRAINED, TextEnds,
+    ConversationCounts, Dialogue, HeldOutChat, HeldOutConversation, PAD, START, TOKEN_MASK, TRAINED, TextEnds,
 };
 pub use class_gaps::ClassGaps;
 pub use dataset::{Dataset, SourceSummary, Visit};
@@ -88,6 +89,7 @@ pub use error::DataError;
 pub use filling::Coming;
 pub use folder::class_names;
 pub use image::{augment, image_sample};
+pub use labelled::SECOND;
 pub use lent::{BlockName, BlockStore, Catalogue, LentBlock, NotTheBlock, Supply};
 pub use looked::{Defects, Looked, SourceFile};
 pub use notes::Notes;

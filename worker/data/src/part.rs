@@ -60,7 +60,7 @@ pub(super) fn gaps(training: &[SourcePart], held_out: &[SourcePart]) -> ClassGap
 }
 
 impl SourcePart {
-    /// Splits a source into its training part and its held-out share: the end of its tokens, or the last images of each class. The order of a folder's
+    /// Splits a source into its training part and its held-out share: the end of its tokens, or the last images or labelled texts of each class. The order of a folder's
     /// images gives its end a share of each class.
     pub(super) fn divided(
         source: &Arc<Source>,
@@ -72,7 +72,8 @@ impl SourcePart {
         // The cast saturates.
         let kept = items - (items as f64 * share) as u64;
         let by_class = match shape {
-            SampleShape::Image(_) if format != DataFormat::Images => source.held_out(items - kept),
+            SampleShape::Image(_) if format == DataFormat::Images => None,
+            SampleShape::Image(_) | SampleShape::Labelled(_) => source.held_out(items - kept),
             _ => None,
         };
         let (trained, held_out) = match by_class {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::chat::Conversation;
 use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
+use super::labelled::LabelledText;
 use super::notes::{Note, Notes};
 use super::odd_texts::OddTexts;
 use super::origin::Origin;
@@ -123,10 +124,18 @@ impl Piece {
         })
     }
 
-    /// Returns the place of a conversation in its file, for messages.
-    pub(super) fn place(&self, conversation: usize) -> &str {
-        match self.records.get(conversation) {
-            Some(Record::Conversation { place, .. }) => place,
+    /// Returns its labelled texts.
+    pub(super) fn labelled(&self) -> impl Iterator<Item = &LabelledText> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Labelled { text, .. } => Some(text),
+            _ => None,
+        })
+    }
+
+    /// Returns the place of a conversation or a labelled text in its file, for messages.
+    pub(super) fn place(&self, record: usize) -> &str {
+        match self.records.get(record) {
+            Some(Record::Conversation { place, .. } | Record::Labelled { place, .. }) => place,
             _ => "",
         }
     }
@@ -215,6 +224,7 @@ impl Piece {
                 }
                 Record::Image(image) => image.hash_into(&mut hasher),
                 Record::Conversation { conversation, .. } => conversation.hash_into(&mut hasher),
+                Record::Labelled { text, .. } => text.hash_into(&mut hasher),
                 Record::Bad { .. } => {}
             }
         }
@@ -310,14 +320,18 @@ pub(super) struct Pieces {
     piece_bytes: u64,
     /// Shape of the samples of images; `None` for texts.
     image: Option<ImageConfig>,
-    /// Bytes of a conversation in a row of its own; 0: rows are shared.
+    /// Bytes of a conversation or a labelled text in a row of its own; 0: rows are shared.
     row_bytes: u64,
 }
 
 impl Pieces {
     pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Self, DataError> {
         let records = records::open(file, recipe, cache)?;
-        let row_bytes = recipe.chat.as_ref().map_or(0, |chat| chat.own_row_bytes());
+        let row_bytes = match (&recipe.chat, &recipe.labelling) {
+            (Some(chat), _) => chat.own_row_bytes(),
+            (None, Some(labelling)) => labelling.row_bytes() as u64,
+            (None, None) => 0,
+        };
         Ok(Self { records, piece_bytes: recipe.piece_bytes, image: recipe.image.clone(), row_bytes })
     }
 
@@ -353,7 +367,9 @@ impl Pieces {
         check_class(record, self.image.as_ref())?;
         match (record, &self.image) {
             (Record::Image(_), Some(shape)) => Ok(image_weight(record.bytes(), shape)),
-            (Record::Conversation { .. }, _) => Ok(RECORD_BYTES + record.bytes().max(self.row_bytes)),
+            (Record::Conversation { .. } | Record::Labelled { .. }, _) => {
+                Ok(RECORD_BYTES + record.bytes().max(self.row_bytes))
+            }
             _ => Ok(RECORD_BYTES + record.bytes()),
         }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bad_budget::BadBudget;
 use super::cache::{Cache, document, read_document, remove, touch};
-use super::chat::{Chat, ConversationCounts};
+use super::chat::{ConversationCounts, Packed};
 use super::lease::Lease;
 use super::notes::Notes;
 use super::origin::Origin;
@@ -71,10 +71,10 @@ pub(super) struct PieceList {
     pub(super) recipe: String,
     pub(super) pieces: Vec<ListedPiece>,
     pub(super) bad: BadRecords,
-    /// Images of each class.
+    /// Images or labelled texts of each class.
     #[serde(default, skip_serializing_if = "Classes::is_empty")]
     pub(super) classes: Classes,
-    /// The class of each of its images, in order; absent in lists of earlier versions.
+    /// The class of each of its images or labelled texts, in order; absent in lists of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) labels: Vec<u32>,
     /// Counts of its texts; absent in lists of earlier versions.
@@ -238,7 +238,12 @@ impl<'a> Maker<'a> {
         piece: Piece,
     ) -> Result<MadeShard, DataError> {
         if let Some(chat) = &recipe.chat {
-            return self.make_rows(chat, name, &piece);
+            let packed = chat.pack(piece.conversations(), self.tokenizer, || self.work.goes_on())?;
+            return self.make_rows(packed, recipe, name, &piece);
+        }
+        if let Some(labelling) = &recipe.labelling {
+            let packed = labelling.pack(piece.labelled(), self.tokenizer, || self.work.goes_on())?;
+            return self.make_rows(packed, recipe, name, &piece);
         }
         let Some(shape) = &recipe.image else { return self.make_tokens(file, recipe, name, &piece) };
         let (path, records, mut is_new) = (self.cache.shard(name), piece.records(), false);
@@ -261,19 +266,25 @@ impl<'a> Maker<'a> {
         Ok(MadeShard { records, shard, is_new, bad, labels, counts, conversations })
     }
 
-    /// Makes a shard from a piece of conversations. Its counts and bad conversations are in no shard, so all are tokenised even if it exists.
-    fn make_rows(&self, chat: &Chat, name: &str, piece: &Piece) -> Result<MadeShard, DataError> {
-        let packed = chat.pack(piece.conversations(), self.tokenizer, || self.work.goes_on())?;
+    /// Makes a shard from the rows of a piece of conversations or labelled texts. Its counts and bad records are in no shard, so all are tokenised even if it
+    /// exists.
+    fn make_rows(
+        &self,
+        packed: Packed,
+        recipe: &Recipe,
+        name: &str,
+        piece: &Piece,
+    ) -> Result<MadeShard, DataError> {
         let (path, mut is_new) = (self.cache.shard(name), false);
         let make = || {
             is_new = true;
-            Ok(shard::encode(&packed.bytes, chat.row_bytes(), 0))
+            Ok(shard::encode(&packed.bytes, recipe.item_bytes(), 0))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
         let mut bad = BadRecords::default();
         packed.bad.iter().for_each(|(at, reason)| bad.note(format!("{}: {reason}", piece.place(*at)), 1));
         let counts = TextCounts { unknown_tokens: packed.unknown, ..TextCounts::default() };
-        let (records, labels, conversations) = (piece.records() - bad.count, Vec::new(), packed.counts);
+        let (records, labels, conversations) = (piece.records() - bad.count, packed.classes, packed.counts);
         Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
     }
 

@@ -7,6 +7,7 @@ use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialec
 
 use super::chat::Chat;
 use super::image::sample_bytes;
+use super::labelled::Labelling;
 use super::{DataError, Tokenizer};
 
 /// Largest vocabulary stored with two bytes per token.
@@ -35,6 +36,8 @@ pub(super) struct Recipe {
     pub(super) image: Option<ImageConfig>,
     /// For conversations.
     pub(super) chat: Option<Arc<Chat>>,
+    /// For labelled texts.
+    pub(super) labelling: Option<Arc<Labelling>>,
     /// Largest token plus one.
     pub(super) vocabulary: u32,
     /// Bytes of text or images in a piece, up to the end of a record.
@@ -82,17 +85,21 @@ impl Recipe {
         let format = source.format();
         let chat = Chat::of(source, config, tokenizer)?;
         let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
+        let labelling = Labelling::of(config);
+        let text_column = labelling.as_ref().map(|labelling| Column::Name(labelling.text.clone()));
+        let has_separator = source.has_separators() && labelling.is_none();
         Ok(Self {
             format,
             is_said: source.format.is_some(),
             field: source.field.clone().unwrap_or_else(|| field.to_owned()),
             has_field: source.field.is_some(),
-            column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
+            column: text_column.or(source.column.clone()).unwrap_or_else(|| Column::Name(text())),
             // An invalid dialect was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
-            separator: if source.has_separators() { config.separator().to_owned() } else { String::new() },
+            separator: if has_separator { config.separator().to_owned() } else { String::new() },
             image: config.image.clone(),
             chat: chat.map(Arc::new),
+            labelling: labelling.map(Arc::new),
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
             tokenizer: tokenizer.clone(),
@@ -113,6 +120,7 @@ impl Recipe {
             separator: "\n".to_owned(),
             image: None,
             chat: None,
+            labelling: None,
             vocabulary: Tokenizer::Bytes.vocabulary(),
             piece_bytes: PIECE_BYTES,
             tokenizer: Tokenizer::Bytes,
@@ -120,15 +128,19 @@ impl Recipe {
         }
     }
 
-    /// Returns the bytes of a shard's item: a token, an image with its class, or a row of conversations.
+    /// Returns the bytes of a shard's item: a token, an image with its class, or a row of conversations or of a labelled text.
     pub(super) fn item_bytes(&self) -> usize {
-        let chat = self.chat.as_ref();
-        chat.map_or_else(|| item_bytes(self.image.as_ref(), self.vocabulary), |chat| chat.row_bytes())
+        match (&self.chat, &self.labelling) {
+            (Some(chat), _) => chat.row_bytes(),
+            (None, Some(labelling)) => labelling.row_bytes(),
+            (None, None) => item_bytes(self.image.as_ref(), self.vocabulary),
+        }
     }
 
-    /// Returns the number of image classes; 0 for texts.
+    /// Returns the number of classes of images or labelled texts; 0 for other texts.
     pub(super) fn classes(&self) -> u64 {
-        self.image.as_ref().map_or(0, |shape| shape.classes.into())
+        let of_texts = self.labelling.as_ref().map_or(0, |labelling| labelling.classes());
+        self.image.as_ref().map_or(of_texts, |shape| shape.classes.into())
     }
 
     /// Returns the identity of the recipe for a file of this name, whose extension may select decompression.
@@ -183,6 +195,9 @@ impl std::fmt::Display for Recipe {
         let Self { field, column, dialect, separator, .. } = self;
         if let Some(chat) = &self.chat {
             return write!(f, "{:?}, {chat}", self.format);
+        }
+        if let Some(labelling) = &self.labelling {
+            return write!(f, "{:?}, {dialect}, {labelling}", self.format);
         }
         match self.format {
             DataFormat::Text if self.is_said => write!(f, "text, whatever it is"),

@@ -37,6 +37,13 @@ pub enum Content {
     },
     /// T + 1 tokens of conversations.
     Row(Vec<RowToken>),
+    /// A labelled text.
+    Labelled {
+        /// Its tokens, without padding.
+        tokens: Vec<u32>,
+        /// Its class.
+        class: u32,
+    },
     /// An image.
     Image {
         /// `[channels, height, width]`.
@@ -76,6 +83,8 @@ pub(super) enum SampleShape {
     Rows(u32),
     /// T tokens, masked, with this T.
     Masked(u64, Arc<Masker>),
+    /// A labelled text of T tokens at most, with this T.
+    Labelled(u32),
     /// An image and its class.
     Image(ImageConfig),
 }
@@ -87,6 +96,9 @@ impl SampleShape {
     /// Tokens are to be masked, and the tokenizer has no mask.
     pub(super) fn of(config: &DataConfig, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let masker = Masker::of(config, tokenizer)?;
+        if config.classification.is_some() {
+            return Ok(Self::Labelled(config.sequence_length));
+        }
         Ok(match (&config.image, &config.conversations, masker) {
             (Some(image), ..) => Self::Image(image.clone()),
             (None, Some(_), _) => Self::Rows(config.sequence_length),
@@ -100,7 +112,7 @@ impl SampleShape {
         match self {
             Self::Tokens(length) => items.saturating_sub(1) / length,
             Self::Masked(length, _) => items / length,
-            Self::Rows(_) | Self::Image(_) => items,
+            Self::Rows(_) | Self::Labelled(_) | Self::Image(_) => items,
         }
     }
 
@@ -109,7 +121,7 @@ impl SampleShape {
         match self {
             Self::Tokens(length) => sample * length..(sample + 1) * length + 1,
             Self::Masked(length, _) => sample * length..(sample + 1) * length,
-            Self::Rows(_) | Self::Image(_) => sample..sample + 1,
+            Self::Rows(_) | Self::Labelled(_) | Self::Image(_) => sample..sample + 1,
         }
     }
 
@@ -118,6 +130,7 @@ impl SampleShape {
         match self {
             Self::Tokens(length) => HostBatch::new(*length as usize),
             Self::Rows(length) => HostBatch::of_rows(*length as usize),
+            Self::Labelled(length) => HostBatch::of_labelled(*length as usize),
             Self::Masked(length, _) => HostBatch::of_masked(*length as usize),
             Self::Image(shape) => HostBatch::of_images(shape.values() as usize),
         }
@@ -128,9 +141,8 @@ impl SampleShape {
         match self {
             Self::Masked(_, masker) => batch.push_masked(masker.draw(&tokens(sample, item_bytes), visit)),
             Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
-            Self::Rows(_) => {
-                batch.push_row(sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
-            }
+            Self::Rows(_) => batch.push_row(words(sample)),
+            Self::Labelled(_) => batch.push_labelled(words(sample)),
             Self::Image(_) => batch.push_image(sample),
         }
     }
@@ -145,9 +157,11 @@ impl SampleShape {
                 let predicted = masked.iter().filter(|token| token.label.is_some()).count();
                 Content::Masked { inputs: masked.iter().map(|token| token.input).collect(), predicted }
             }
-            Self::Rows(_) => {
-                let words = sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
-                Content::Row(words.map(RowToken::from).collect())
+            Self::Rows(_) => Content::Row(words(&sample).map(RowToken::from).collect()),
+            Self::Labelled(length) => {
+                let tokens = words(&sample).take(*length as usize).take_while(|word| word & PAD == 0);
+                let tokens = tokens.map(|word| word & TOKEN_MASK).collect();
+                Content::Labelled { tokens, class: words(&sample).last().unwrap_or_default() }
             }
             Self::Image(shape) => {
                 let class = class_of(&sample);
@@ -166,6 +180,10 @@ impl SampleShape {
                 hasher.update(b"rows");
                 hasher.update(&length.to_le_bytes());
             }
+            Self::Labelled(length) => {
+                hasher.update(b"labelled");
+                hasher.update(&length.to_le_bytes());
+            }
             Self::Masked(length, masker) => {
                 hasher.update(b"masked");
                 hasher.update(&length.to_le_bytes());
@@ -178,6 +196,10 @@ impl SampleShape {
             }
         }
     }
+}
+
+fn words(sample: &[u8]) -> impl Iterator<Item = u32> {
+    sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
 /// Adds tokens of `token_bytes` bytes each. A size known at compile time avoids a copy call per token.

@@ -239,7 +239,7 @@ fn tell(source: &DataSource, size: &SourceSize) {
         tracing::warn!(%source, %same, "a source has duplicate files");
     }
     if empty.count() > 0 {
-        tracing::warn!(%source, %empty, "a source has no image of some classes");
+        tracing::warn!(%source, %empty, "a source has no sample of some classes");
     }
     if unknown.are_many() {
         tracing::warn!(%source, %unknown, "the tokenizer lacks tokens for much of a source");
@@ -249,7 +249,9 @@ fn tell(source: &DataSource, size: &SourceSize) {
     if !notes.are_none() {
         tracing::info!(%source, %notes, "a source has peculiarities, and is used unchanged");
     }
-    if !conversations.are_zero() {
+    if conversations.are_of_texts() {
+        tracing::info!(%source, texts = %conversations, "a source has labelled texts");
+    } else if !conversations.are_zero() {
         tracing::info!(%source, %conversations, "a source has conversations");
     }
     if marks.count() > 0 {

@@ -21,6 +21,7 @@ mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
 mod described;
+mod framed;
 mod mask;
 #[cfg(feature = "tokenizers")]
 mod other_files;
@@ -31,6 +32,7 @@ mod separator;
 mod unknown;
 
 pub use self::described::Described;
+pub(crate) use self::framed::Framed;
 pub(super) use self::unknown::{UnknownText, UnknownToken};
 
 /// A tokenizer.

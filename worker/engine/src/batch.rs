@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use longhaul_data::{
-    Dataset, HostBatch, HostMicroBatch, LABEL_BIT, ReadAhead, START, TOKEN_MASK, TRAINED, Values,
+    Dataset, HostBatch, HostMicroBatch, LABEL_BIT, PAD, ReadAhead, SECOND, START, TOKEN_MASK, TRAINED, Values,
 };
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::host_tensor::host_tensor;
-use crate::models::{Documents, IGNORED};
+use crate::models::{Documents, IGNORED, Segments};
 use crate::pinned::pinned;
 
 /// Samples of one step, whose tensors may be made in advance.
@@ -25,7 +25,7 @@ pub struct Batch {
 struct Staged {
     /// Samples in each but the last.
     size: usize,
-    /// As in [`HostBatch`]: int64 with the flags of rows or the labels of masked sequences, or uint8.
+    /// As in [`HostBatch`]: int64 with the flags of rows and texts or the labels of masked sequences, or uint8.
     tensors: Vec<Tensor>,
 }
 
@@ -60,6 +60,12 @@ impl Batch {
     #[must_use]
     pub fn of_masked(length: usize) -> Self {
         HostBatch::of_masked(length).into()
+    }
+
+    /// Creates an empty batch for labelled texts in sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_labelled(length: usize) -> Self {
+        HostBatch::of_labelled(length).into()
     }
 
     /// Makes the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, for asynchronous copies. Without memory, they are made on
@@ -145,17 +151,18 @@ impl MicroBatch<'_> {
         weights.map(|weights| Tensor::f_from_slice(weights)?.f_to_device(device)).transpose()
     }
 
-    /// `[B, T + 1]`, or `[B, T]` if masked, int64; or `[B, C·H·W + 2]`, uint8.
+    /// `[B, T + 1]`, or `[B, T]` if masked, int64; or `[B, C·H·W + 2]`, uint8. Of labelled texts, the first [`length`](HostMicroBatch::length) are the input.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
         let values = self.on_device(device)?;
         match self.samples.values() {
-            Values::Rows(_) => token_of(&values),
+            Values::Rows(_) | Values::Labelled(_) => token_of(&values),
             Values::Masked(_) => values.f_bitwise_and(INPUT_MASK),
             Values::Tokens(_) | Values::Images(_) => Ok(values),
         }
     }
 
-    /// Returns the targets of rows and masked sequences `[B, T]`, int64, [`IGNORED`] where a token is none; `None`: all tokens are targets.
+    /// Returns the targets of rows and masked sequences `[B, T]`, int64, [`IGNORED`] where a token is none; or the classes of texts `[B, 1]`; `None`: all tokens
+    /// are targets.
     pub(crate) fn labels(self, device: Device) -> Result<Option<Tensor>, TchError> {
         match self.samples.values() {
             Values::Rows(_) => {
@@ -169,6 +176,7 @@ impl MicroBatch<'_> {
                     words.f_bitwise_right_shift_tensor_scalar(i64::from(LABEL_BIT))?.f_sub_scalar(1)?;
                 labels.f_masked_fill(&labels.f_lt(0)?, IGNORED).map(Some)
             }
+            Values::Labelled(_) => self.on_device(device)?.f_narrow(1, -1, 1).map(Some),
             Values::Tokens(_) | Values::Images(_) => Ok(None),
         }
     }
@@ -180,6 +188,17 @@ impl MicroBatch<'_> {
         }
         let inputs = self.on_device(device)?.f_narrow(1, 0, self.length() as i64)?;
         Documents::new(&has(&inputs, START)?).map(Some)
+    }
+
+    /// Returns the texts and the padding of labelled texts; `None`: there are no pairs and no padding.
+    pub(crate) fn segments(self, device: Device) -> Result<Option<Segments>, TchError> {
+        let (has_pairs, has_padding) = (self.has_pairs(), self.has_padding());
+        if !has_pairs && !has_padding {
+            return Ok(None);
+        }
+        let words = self.on_device(device)?.f_narrow(1, 0, self.length() as i64)?; // [B, T]
+        let with = |is_there: bool, flag| is_there.then(|| has(&words, flag)).transpose();
+        Segments::new(with(has_pairs, SECOND)?.as_ref(), with(has_padding, PAD)?.as_ref()).map(Some)
     }
 
     fn on_device(self, device: Device) -> Result<Tensor, TchError> {
@@ -206,7 +225,9 @@ fn has(words: &Tensor, flag: u32) -> Result<Tensor, TchError> {
 
 fn on_host(micro: &HostMicroBatch<'_>) -> Result<Tensor, TchError> {
     let values = match micro.values() {
-        Values::Tokens(values) | Values::Rows(values) | Values::Masked(values) => host_tensor(values)?,
+        Values::Tokens(values) | Values::Rows(values) | Values::Masked(values) | Values::Labelled(values) => {
+            host_tensor(values)?
+        }
         Values::Images(bytes) => host_tensor(bytes)?,
     };
     values.f_view([-1, micro.width() as i64])

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
+use crate::batch::MicroBatch;
 use crate::models::{
-    Columns, Deferred, Documents, Dropout, Left, Model, Objective, Parameters, Pass, Products, TensorGroup,
+    Columns, Deferred, Documents, Dropout, Left, Model, Objective, Parameters, Pass, Products, Segments,
+    TensorGroup,
 };
 
 /// Some blocks, and their tensors.
@@ -66,7 +68,7 @@ pub(super) struct Targets {
     pub share: f64,
     /// Weight of each sequence's loss [B]; `None`: equal.
     pub weights: Option<Tensor>,
-    /// Targets of rows [B, T], whose summed losses have that share; `None`: all tokens.
+    /// Targets of rows [B, T], or classes of texts [B, 1], whose summed losses have that share; `None`: all tokens.
     labels: Option<Tensor>,
     objective: Objective,
     /// With weights, the cross entropies [B], once known.
@@ -119,14 +121,26 @@ pub(super) struct SavedActivations {
 #[derive(Debug, Default)]
 pub(super) struct PassData {
     pub documents: Option<Documents>,
+    pub segments: Option<Segments>,
     pub dropout: Option<Dropout>,
     /// Share of the micro-batch in the batch.
     pub share: f64,
 }
 
 impl PassData {
+    /// Returns that of a pass without dropout.
+    pub fn of(micro: &MicroBatch<'_>, device: Device) -> Result<Self, TchError> {
+        let (documents, segments) = (micro.documents(device)?, micro.segments(device)?);
+        Ok(Self { documents, segments, ..Self::default() })
+    }
+
     pub fn pass(&self) -> Pass<'_> {
-        Pass { documents: self.documents.as_ref(), dropout: self.dropout.as_ref(), balance: self.share }
+        Pass {
+            documents: self.documents.as_ref(),
+            segments: self.segments.as_ref(),
+            dropout: self.dropout.as_ref(),
+            balance: self.share,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use longhaul_common::model::Evaluation;
 use tch::{TchError, Tensor};
 
+use super::chunk::PassData;
 use super::{Engine, EngineError};
 use crate::Batch;
 use crate::batch::MicroBatch;
@@ -14,8 +15,13 @@ pub(super) fn inputs(micro: &MicroBatch<'_>, samples: &Tensor) -> Result<Tensor,
     samples.f_narrow(1, 0, micro.length() as i64)
 }
 
+fn number(count: Option<Tensor>) -> Result<Option<i64>, TchError> {
+    count.map(|count| count.f_int64_value(&[])).transpose()
+}
+
 impl Engine {
-    /// Returns the mean cross entropy over all tokens of `batches`, or all targets of rows and masked sequences, in nats, or over all images with their accuracy; `None` without any.
+    /// Returns the mean cross entropy over all tokens of `batches`, or all targets of rows and masked sequences, in nats, or over all images or labelled
+    /// texts with their accuracy; `None` without any.
     ///
     /// # Errors
     /// libtorch fails.
@@ -34,13 +40,13 @@ impl Engine {
                 let judged = tch::no_grad(|| {
                     let samples = micro.to_tensor(self.device)?;
                     if let Some(labels) = micro.labels(self.device)? {
-                        let (input, documents) = (inputs(&micro, &samples)?, micro.documents(self.device)?);
-                        let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
-                        return Ok((model.loss_of_labels(&x, &labels)?.f_double_value(&[])?, None));
+                        let data = PassData::of(&micro, self.device)?;
+                        let x = model.forward_in(&inputs(&micro, &samples)?, data.pass())?; // [B, T, D]
+                        let (loss, right) = model.judge_labels(&x, &labels)?;
+                        return Ok((loss.f_double_value(&[])?, number(right)?));
                     }
                     let (loss, right) = model.judge(&samples)?;
-                    let right = right.as_ref().map(|right: &Tensor| right.f_int64_value(&[])).transpose()?;
-                    Ok::<_, TchError>((loss.f_double_value(&[])? * micro.sequences() as f64, right))
+                    Ok::<_, TchError>((loss.f_double_value(&[])? * micro.sequences() as f64, number(right)?))
                 });
                 let (loss, right) = self.explained(judged.map_err(EngineError::from))?;
                 sum += loss;

@@ -126,9 +126,8 @@ impl Engine {
 
     /// Returns the data of the training passes of a micro-batch of a batch with a mean over `count` losses.
     pub(super) fn pass_data(&self, count: usize, micro: &MicroBatch<'_>) -> Result<PassData, EngineError> {
-        let documents = micro.documents(self.device)?;
         let dropout = self.settings.dropout.of(micro.seeds());
-        Ok(PassData { documents, dropout, share: micro.share(count) })
+        Ok(PassData { dropout, share: micro.share(count), ..PassData::of(micro, self.device)? })
     }
 
     /// Returns the targets of a micro-batch of a batch with a mean over `count` losses.

@@ -11,7 +11,7 @@ use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use tch::Tensor;
 
-use super::chunk::{Chunk, Gradients, SavedActivations};
+use super::chunk::{Chunk, Gradients, PassData, SavedActivations};
 use super::evaluation::inputs;
 use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
@@ -308,8 +308,8 @@ impl Engine {
                     };
                     let input = self.input(micro, streamed)?;
                     let model = self.chunk(task)?.model();
-                    let documents = micro.documents(self.device)?;
-                    let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
+                    let data = PassData::of(micro, self.device)?;
+                    let x = model.forward_in(&input, data.pass())?; // [B, T, D]
                     match rank.is_last_stage(task) {
                         true => at_end(model, &x, micro),
                         false => rank.pipe().send(task, &x),

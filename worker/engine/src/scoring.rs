@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::chunk::PassData;
 use super::evaluation::inputs;
 use super::pipeline::Gift;
 use super::{Engine, EngineError, to_host};
@@ -23,8 +24,8 @@ impl Engine {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
                 if let Some(labels) = micro.labels(self.device)? {
-                    let documents = micro.documents(self.device)?;
-                    let x = model.forward_within(&inputs(&micro, &tokens)?, documents.as_ref())?; // [B, T, D]
+                    let data = PassData::of(&micro, self.device)?;
+                    let x = model.forward_in(&inputs(&micro, &tokens)?, data.pass())?; // [B, T, D]
                     return model.losses_of_labels(&x, &labels); // [B]
                 }
                 model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]

@@ -169,7 +169,8 @@ fn opened(folder: &Path, whole: &ModelSpec) -> Result<Arc<BaseModel>> {
     Ok(Arc::new(base))
 }
 
-/// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained.
+/// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained. Their
+/// `config.json` names the run's classes.
 ///
 /// # Errors
 /// One cannot be read.
@@ -178,8 +179,14 @@ pub(super) fn companions(
     whole: &ModelSpec,
     base: Option<&BaseModel>,
 ) -> Result<Companions> {
-    let Some((base, from)) = base.zip(config.model.from.as_deref()) else { return Ok(Companions::default()) };
-    Ok(beside_base(whole, from, base)?.or(base.companions()?))
+    let of_base = match base.zip(config.model.from.as_deref()) {
+        Some((base, from)) => beside_base(whole, from, base)?.or(base.companions()?),
+        None => Companions::default(),
+    };
+    match &config.data.classification {
+        Some(classification) => of_base.with_classes(whole, &classification.labels),
+        None => Ok(of_base),
+    }
 }
 
 /// Loads the tokenizer of the data: the model's, where it is to be that.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use anyhow::Result;
 use indicatif::HumanCount;
-use longhaul_common::config::{DataFormat, DataSource};
+use longhaul_common::config::{DataConfig, DataFormat, DataSource};
 use longhaul_data::class_names;
 
 /// Limit on classes listed individually.
@@ -22,10 +22,15 @@ pub(super) struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
-    /// With class names, if the source's folders provide them.
-    pub(super) fn of(source: &DataSource, counts: &'a BTreeMap<u32, u64>) -> Result<Self> {
-        let names = match (&source.path, source.format()) {
-            (Some(folder), DataFormat::Images) => class_names(folder)?,
+    /// With class names, if the source's folders or the run provide them.
+    pub(super) fn of(
+        source: &DataSource,
+        config: &DataConfig,
+        counts: &'a BTreeMap<u32, u64>,
+    ) -> Result<Self> {
+        let names = match (&source.path, source.format(), &config.classification) {
+            (Some(folder), DataFormat::Images, _) => class_names(folder)?,
+            (.., Some(classification)) => classification.labels.clone(),
             _ => Vec::new(),
         };
         Ok(Self { names, counts })

@@ -27,8 +27,8 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
         let sources = data.config.training();
         for (summary, source) in dataset.sources().iter().zip(sources.iter().chain(&data.config.validation)) {
             told.line(&Line(summary));
-            if data.config.image.is_some() {
-                told.line(&Classes::of(source, &summary.size.classes)?);
+            if data.config.image.is_some() || data.config.classification.is_some() {
+                told.line(&Classes::of(source, &data.config, &summary.size.classes)?);
             }
         }
         told.line_of_classes(&dataset);
@@ -83,6 +83,15 @@ fn show_samples(dataset: &Dataset, data: &Data, samples: u64, told: &mut Told) -
                 told.line(&format_args!("{title}, {count}, {predicted} predicted:"));
                 told.line(&data.tokenizer.decode(inputs).map_err(Error::msg)?);
             }
+            (Content::Labelled { tokens, class }, _) => {
+                let labels = data.config.classification.as_ref().map(|classes| &classes.labels);
+                let label = labels.and_then(|labels| labels.get(*class as usize)).map_or("", String::as_str);
+                told.line(&format_args!(
+                    "{title}, {}, class {class}, {label}:",
+                    counted(tokens.len() as u64, "token")
+                ));
+                told.line(&data.tokenizer.decode(tokens).map_err(Error::msg)?);
+            }
             (Content::Row(row), _) => {
                 told.line(&format_args!("{title}, {}:", Marked::SUMMARY));
                 told.line(&Marked::of(row, &data.tokenizer)?);
@@ -125,7 +134,7 @@ mod tests {
         let table =
             "sequence_length = 1\nvalidation_share = 0.0\nsources = [{ path = \"a.csv\", column = 2 }]";
         for (lines, place, words) in [
-            (image, fixtures.as_path(), "\nno image of classes 1, 2 is held out, so that"),
+            (image, fixtures.as_path(), "\nno sample of classes 1, 2 is held out, so that"),
             (
                 table,
                 folder.path(),

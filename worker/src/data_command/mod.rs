@@ -167,9 +167,11 @@ impl fmt::Display for Line<'_> {
         )?;
         match size.classes.len() {
             0 if size.conversations.conversations > 0 => write!(f, "{}", size.conversations)?,
+            classes if size.conversations.conversations > 0 => {
+                write!(f, "{} of {}", size.conversations, counted_classes(classes))?;
+            }
             0 => write!(f, "{}", counted(size.items, "token"))?,
-            1 => write!(f, "images of 1 class")?,
-            classes => write!(f, "images of {classes} classes")?,
+            classes => write!(f, "images of {}", counted_classes(classes))?,
         }
         write!(f, " in {}, {}, ", counted(size.shards, "shard"), counted(*samples, "sample"))?;
         match share {
@@ -207,8 +209,12 @@ impl fmt::Display for Line<'_> {
         }
         if size.bad.count > 0 {
             let (bad, examples) = (size.bad.count, size.bad.examples.join("\n  "));
+            let of_records = |f: &mut fmt::Formatter<'_>| {
+                write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))
+            };
             match size.classes.len() {
-                0 => write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?,
+                _ if size.conversations.are_of_texts() => of_records(f)?,
+                0 => of_records(f)?,
                 // Of those that cannot be decoded, another has the place.
                 _ => write!(
                     f,
@@ -220,6 +226,10 @@ impl fmt::Display for Line<'_> {
         }
         Ok(())
     }
+}
+
+fn counted_classes(classes: usize) -> String {
+    if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") }
 }
 
 /// The size of an epoch.
@@ -258,7 +268,8 @@ impl Told {
         tokenizer.notices().iter().for_each(|notice| self.line(notice));
         let sources = config.training();
         let has = |is_one: fn(&DataSource) -> bool| sources.iter().chain(&config.validation).any(is_one);
-        if tokenizer.tokens_around() > 0 && has(|source| !source.format().is_of_tokens()) {
+        let is_of_text = config.classification.is_none() && has(|source| !source.format().is_of_tokens());
+        if tokenizer.tokens_around() > 0 && is_of_text {
             let around = counted(tokenizer.tokens_around() as u64, "special token");
             let instead =
                 if has(DataSource::has_separators) { ": data.separator stands behind each" } else { "" };

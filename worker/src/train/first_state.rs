@@ -8,7 +8,7 @@ use longhaul_common::model::{ModelSpec, draw_parameters, draw_some, magnitude_na
 use longhaul_engine::models::FrozenWeights;
 
 /// Returns the first values of a part's trained tensors, in the order of [`ModelSpec::parameters`], and its frozen ones: from a pretrained model, or from the
-/// run's seed. Of the latter are adapters in any case.
+/// run's seed. Of the latter are adapters and a new head in any case.
 ///
 /// # Errors
 /// The model's files have changed; or libtorch fails.
@@ -20,8 +20,13 @@ pub fn first_state(
 ) -> Result<(Vec<f32>, FrozenWeights)> {
     let mut frozen = FrozenWeights::of(part, device);
     let Some(base) = base else { return Ok((draw_parameters(part, seed), frozen)) };
-    if part.tuning.is_none() {
+    let missing = base.missing(whole)?;
+    if part.tuning.is_none() && missing.is_empty() {
         return Ok((base.parameters(whole, part)?, frozen));
+    }
+    if !missing.is_empty() {
+        let tensors = missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        tracing::info!(tensors, "the model has no head for the run's classes: it is drawn");
     }
     // Of frozen and trained tensors: the place of the latter.
     let mut places: HashMap<String, Option<usize>> =
@@ -32,10 +37,10 @@ pub fn first_state(
         places.insert(tensor.name, Some(start));
         start += count;
     }
-    let stored: HashSet<String> =
-        whole.untuned().parameters().into_iter().map(|tensor| tensor.name).collect();
+    let stored = whole.untuned().parameters().into_iter().map(|tensor| tensor.name);
+    let stored: HashSet<String> = stored.filter(|name| !missing.contains(name)).collect();
     let mut trained = draw_some(part, seed, |name| !stored.contains(name));
-    let wanted = |name: &str| places.contains_key(name);
+    let wanted = |name: &str| stored.contains(name) && places.contains_key(name);
     base.for_each(whole, wanted, |tensor, first, values| {
         match places.get(&tensor.name) {
             Some(Some(start)) => {

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use longhaul_common::checks::DropoutPlace;
 use longhaul_common::config::{ParallelConfig, TrainConfig};
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2};
@@ -165,7 +166,7 @@ fn a_folder_that_a_run_cannot_start_from_is_refused_by_name() {
     without.as_object_mut().unwrap().remove("resid_pdrop");
     std::fs::write(&path, without.to_string()).unwrap();
     let [dropout] = &describe_model(folder.path()).unwrap().dropout[..] else { panic!("one key has a rate") };
-    assert_eq!((dropout.key, dropout.rate, dropout.is_of_attention), ("resid_pdrop", 0.1, false));
+    assert_eq!((dropout.key, dropout.rate, dropout.place), ("resid_pdrop", 0.1, DropoutPlace::Hidden));
     std::fs::write(&path, original.to_string()).unwrap();
     let other = ModelSpec { width: 64, ..tiny_gpt2() };
     let error = opened(folder.path()).check(&other).unwrap_err().to_string();

@@ -153,7 +153,7 @@ pub(super) fn marked(name: &str) -> String {
     format!("its `{name}` has U+FDD0 or U+FDD1, which are no characters: take them out")
 }
 
-pub(super) fn field(row: &Value, name: &str) -> Value {
+pub(crate) fn field(row: &Value, name: &str) -> Value {
     row.get_attr(name).unwrap_or_default()
 }
 
@@ -161,7 +161,7 @@ pub(super) fn is_nothing(value: &Value) -> bool {
     value.is_none() || value.is_undefined()
 }
 
-pub(super) fn kind_of(value: &Value) -> &'static str {
+pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value.kind() {
         ValueKind::Undefined => "missing",
         ValueKind::None => "null",

@@ -31,11 +31,12 @@ use self::date::Date;
 pub use self::dialogue::Dialogue;
 pub use self::found::TextEnds;
 pub use self::held_out::{HeldOutChat, HeldOutConversation};
+pub(crate) use self::message::{field, kind_of};
 #[cfg(feature = "parquet")]
 pub(crate) use self::numbers::of_float;
 pub(crate) use self::numbers::parse as parse_json;
-pub(crate) use self::rows::{PAD, VOCABULARY_MAX, row_bytes};
-pub use self::rows::{START, TOKEN_MASK, TRAINED};
+pub use self::rows::{PAD, START, TOKEN_MASK, TRAINED};
+pub(crate) use self::rows::{Packed, VOCABULARY_MAX, row_bytes};
 pub(crate) use self::table::RowReader;
 use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};

@@ -13,8 +13,8 @@ use super::{Chat, Conversation, ConversationCounts, Tokenizer};
 pub const TRAINED: u32 = 1 << 31;
 /// The token is the first of a conversation.
 pub const START: u32 = 1 << 30;
-/// Padding behind the last conversation.
-pub(crate) const PAD: u32 = 1 << 29;
+/// Padding behind the last conversation, or behind a labelled text.
+pub const PAD: u32 = 1 << 29;
 /// The bits of the token.
 pub const TOKEN_MASK: u32 = PAD - 1;
 /// Largest vocabulary.
@@ -33,10 +33,12 @@ pub(crate) struct Packed {
     /// Words of all rows, little-endian.
     pub(crate) bytes: Vec<u8>,
     pub(crate) counts: ConversationCounts,
-    /// Conversations without a use: index and cause.
+    /// Conversations or texts without a use: index and cause.
     pub(crate) bad: Vec<(usize, String)>,
     /// Tokens `unknown` in rows.
     pub(crate) unknown: u64,
+    /// The class of each labelled text.
+    pub(crate) classes: Vec<u32>,
 }
 
 impl Chat {

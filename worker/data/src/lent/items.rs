@@ -9,6 +9,9 @@ use super::super::chat::{TOKEN_MASK, row_bytes};
 use super::super::image::class_of;
 use super::super::recipe::item_bytes;
 
+/// Bytes of a word of rows.
+const WORD_BYTES: usize = size_of::<u32>();
+
 /// Items of a shard.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Items {
@@ -23,16 +26,19 @@ pub(in super::super) struct Items {
 enum Kind {
     Tokens,
     Rows,
+    /// Labelled texts of so many classes.
+    Texts(u32),
     Images,
 }
 
 impl Items {
     pub fn of(config: &DataConfig, tokenizer: &Tokenizer) -> Self {
         let (image, vocabulary) = (config.image.as_ref(), tokenizer.vocabulary());
-        let (kind, bytes) = match (image, &config.conversations) {
-            (Some(_), _) => (Kind::Images, item_bytes(image, vocabulary)),
-            (None, Some(_)) => (Kind::Rows, row_bytes(config.sequence_length)),
-            (None, None) => (Kind::Tokens, item_bytes(None, vocabulary)),
+        let (kind, bytes) = match (image, &config.conversations, &config.classification) {
+            (Some(_), ..) => (Kind::Images, item_bytes(image, vocabulary)),
+            (None, Some(_), _) => (Kind::Rows, row_bytes(config.sequence_length)),
+            (None, None, Some(texts)) => (Kind::Texts(texts.classes()), row_bytes(config.sequence_length)),
+            (None, None, None) => (Kind::Tokens, item_bytes(None, vocabulary)),
         };
         Self { bytes, below: image.map_or(vocabulary, |shape| shape.classes), kind }
     }
@@ -45,6 +51,14 @@ impl Items {
             Kind::Rows => {
                 let mut words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
                 return words.all(|word| word & TOKEN_MASK < self.below);
+            }
+            Kind::Texts(classes) => {
+                let (first, words) = (before / WORD_BYTES, self.bytes / WORD_BYTES);
+                let all = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+                return all.zip(first + 1..).all(|(word, at)| match at % words {
+                    0 => word < classes,
+                    _ => word & TOKEN_MASK < self.below,
+                });
             }
             Kind::Images => {}
         }
@@ -76,5 +90,12 @@ mod tests {
         let word = |word: u32| word.to_le_bytes();
         assert!(items.are_sound(4, &[word(1 << 31 | 299), word(1 << 29)].concat()));
         assert!(!items.are_sound(0, &[word(0), word(1 << 30 | 300)].concat()));
+        let items = Items { bytes: 12, below: 300, kind: Kind::Texts(2) };
+        let (good, token) = ([word(1 << 30 | 299), word(1 << 29), word(1)], word(5));
+        assert!(items.are_sound(0, &good.concat()) && items.are_sound(8, &[good[2], token].concat()));
+        assert!(
+            !items.are_sound(0, &[token, token, word(2)].concat())
+                && !items.are_sound(4, &[token; 2].concat())
+        );
     }
 }

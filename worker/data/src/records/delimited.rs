@@ -13,6 +13,7 @@ use super::encoding::NotUtf8;
 use super::head_like::HeadLike;
 use super::input::{Input, MARK, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
+use super::labels::Beside;
 use super::remedies::Remedies;
 use super::rows::{Row, Rows};
 use super::{Record, Records, faults};
@@ -21,7 +22,7 @@ use crate::counted::counted;
 use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
 
-/// The texts of one column.
+/// The texts of one column, or of labelled texts with their classes.
 pub(super) struct Delimited {
     path: PathBuf,
     reader: csv::Reader<Watched>,
@@ -32,6 +33,8 @@ pub(super) struct Delimited {
     rows: Rc<RefCell<Rows>>,
     position: Position,
     column: usize,
+    /// The other columns of labelled texts.
+    beside: Option<Beside>,
     /// The names of the columns; `None`: columns are given by number.
     head: Option<ByteRecord>,
     /// Values per row, and the origin of that number.
@@ -74,8 +77,8 @@ impl Delimited {
             .flexible(true)
             .has_headers(is_named)
             .from_reader(watched);
-        let (column, width, head) = match &recipe.column {
-            Column::Number(number) => ((*number as usize).saturating_sub(1), None, None),
+        let (column, width, head, beside) = match &recipe.column {
+            Column::Number(number) => ((*number as usize).saturating_sub(1), None, None, None),
             Column::Name(name) => {
                 let header =
                     reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?.clone();
@@ -87,10 +90,11 @@ impl Delimited {
                 };
                 let head = Head { names: &header, text: &ahead, dialect, packing, at_end };
                 let (column, width) = (head.place_of(name, &path)?, header.len());
+                let beside = Beside::of(recipe, |name| head.place_of(name, &path))?;
                 if let Some(fault) = read.and_then(|row| row.fault) {
                     return Err(malformed(&path, 1, fault.to_owned()));
                 }
-                (column, Some((width, "the head")), Some(header))
+                (column, Some((width, "the head")), Some(header), beside)
             }
         };
         Ok(Self {
@@ -101,6 +105,7 @@ impl Delimited {
             rows,
             position,
             column,
+            beside,
             head,
             width,
             separator: recipe.separator.clone(),
@@ -110,6 +115,12 @@ impl Delimited {
             remedies: Remedies::default(),
             noticed: Noticed::default(),
         })
+    }
+
+    /// Returns the columns that are read.
+    fn columns(&self) -> impl Iterator<Item = usize> {
+        let beside = self.beside.as_ref().map(Beside::columns);
+        std::iter::once(self.column).chain(beside.into_iter().flatten())
     }
 
     /// Adds a good row to the notes.
@@ -147,7 +158,9 @@ impl Delimited {
             return Err(fault.to_owned());
         }
         if let (Some(row), Some(escape)) = (row.filter(Row::has_escapes), self.dialect.escape) {
-            if row.is_escaped(self.column) && self.row.get(self.column) == Some(&[escape, b'N']) {
+            let is_null =
+                |column| row.is_escaped(column) && self.row.get(column) == Some(&[escape, b'N'][..]);
+            if self.columns().any(is_null) {
                 return Err("it is null (`\\N`)".to_owned());
             }
             self.row = unescaped(&self.row, row, escape);
@@ -369,20 +382,24 @@ impl Records for Delimited {
         if text.is_ok() {
             self.note_row(row, line);
         }
-        Ok(Some(text.map_or_else(
-            |reason| {
-                let lines = match row {
-                    Some(Row { first, last, .. }) if last > first => format!("lines {first} to {last}"),
-                    row => format!("line {}", row.map_or(line, |row| row.first)),
-                };
-                let count = row.map_or(1, |row| match reason == HOLDS_ROWS {
-                    true => row.last - row.first + 1,
-                    false => row.counts_for(),
-                });
-                Record::Bad { reason: format!("{}, {lines}: {reason}", self.path.display()), count }
-            },
-            Record::Text,
-        )))
+        let lines = match row {
+            Some(Row { first, last, .. }) if last > first => format!("lines {first} to {last}"),
+            row => format!("line {}", row.map_or(line, |row| row.first)),
+        };
+        let record = text.and_then(|text| match &self.beside {
+            Some(beside) => {
+                let text = beside.labelled(text, &self.row)?;
+                Ok(Record::Labelled { text, place: format!("{}, {lines}", self.path.display()) })
+            }
+            None => Ok(Record::Text(text)),
+        });
+        Ok(Some(record.unwrap_or_else(|reason| {
+            let count = row.map_or(1, |row| match reason == HOLDS_ROWS {
+                true => row.last - row.first + 1,
+                false => row.counts_for(),
+            });
+            Record::Bad { reason: format!("{}, {lines}: {reason}", self.path.display()), count }
+        })))
     }
 
     fn read_bytes(&self) -> u64 {

@@ -1,18 +1,21 @@
 //! Entry points for fuzzing the readers of records with files from memory.
 
+use std::path::Path;
+
 use longhaul_common::config::{Column, DataFormat};
 
-use super::conversations::Conversations;
 use super::delimited::Delimited;
 use super::idx::Idx;
 use super::input::{Input, MARK};
 use super::json_lines::JsonLines;
+use super::json_objects::JsonObjects;
+use super::record_reader::RecordReader;
 use super::text::TextChunks;
 use super::tokens::Tokens;
 use super::web_dataset::WebDataset;
 use super::{Record, Records};
 use crate::bounds::RECORD_BYTES_MAX;
-use crate::chat::Chat;
+use crate::chat::{Chat, RowReader};
 use crate::{DataError, Recipe, Tokenizer};
 
 /// Bytes of text per read, the minimum: characters and lines span chunks.
@@ -69,7 +72,8 @@ pub fn lines(bytes: &[u8]) {
 fn conversations(name: &str, file: &[u8]) {
     let Ok(input) = Input::of_bytes(name, file) else { return };
     let chat = Chat::plain();
-    let records = read(Conversations::new(input, &chat).map(|records| Box::new(records) as Box<dyn Records>));
+    let reader = RecordReader::Conversations(RowReader::new(&chat, Path::new(name)));
+    let records = read(JsonObjects::new(input, reader).map(|records| Box::new(records) as Box<dyn Records>));
     let all = records.iter().filter_map(|record| match record {
         Record::Conversation { conversation, .. } => Some(conversation),
         _ => None,

@@ -2,7 +2,6 @@
 
 mod class_field;
 pub(crate) mod content;
-mod conversations;
 mod cuts;
 mod delimited;
 mod delimiters;
@@ -23,12 +22,15 @@ mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
+mod json_objects;
 mod kinds;
 mod known;
+mod labels;
 mod no_tokens;
 mod objects;
 mod pickles;
 mod prose;
+mod record_reader;
 mod remedies;
 mod rows;
 mod seen;
@@ -50,14 +52,15 @@ use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
-use self::conversations::Conversations;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
 use self::input::{Input, Told};
 pub(super) use self::input::{MARK, is_packed_by_name};
 use self::json_lines::JsonLines;
+use self::json_objects::JsonObjects;
 pub(super) use self::kinds::by_name;
+use self::record_reader::RecordReader;
 use self::text::TextChunks;
 pub(super) use self::text_names::is_source_code;
 use self::tokens::Tokens;
@@ -65,6 +68,7 @@ use self::web_dataset::WebDataset;
 use super::cache::Cache;
 use super::chat::Conversation;
 use super::image::RawImage;
+use super::labelled::LabelledText;
 use super::notes::Notes;
 use super::origin::Origin;
 use super::{DataError, Recipe};
@@ -82,6 +86,8 @@ pub(super) enum Record {
     Image(RawImage),
     /// A conversation, not yet tokenised, and its place for messages.
     Conversation { conversation: Conversation, place: String },
+    /// A labelled text, not yet tokenised, and its place for messages.
+    Labelled { text: LabelledText, place: String },
     /// An unreadable record: its place and cause, and the number of records that it counts for.
     Bad { reason: String, count: u64 },
 }
@@ -110,6 +116,7 @@ impl Record {
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
             Self::Image(image) => image.read_bytes(),
             Self::Conversation { conversation, .. } => conversation.bytes(),
+            Self::Labelled { text, .. } => text.bytes(),
         }
     }
 }
@@ -138,8 +145,8 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
     let input = || input_of(file, recipe);
     Ok(match recipe.format {
         DataFormat::Text => Box::new(TextChunks::new(input()?, recipe)),
-        DataFormat::Jsonl => match &recipe.chat {
-            Some(chat) => Box::new(Conversations::new(input()?, chat)?),
+        DataFormat::Jsonl => match RecordReader::of(recipe, file.path()) {
+            Some(reader) => Box::new(JsonObjects::new(input()?, reader)?),
             None => Box::new(JsonLines::new(input()?, recipe)),
         },
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),

@@ -59,7 +59,8 @@ impl Source {
         size.carriage_returns = CarriageReturns(counts.carriage_returns);
         size.odd = counts.odd.among(size.records, is_text);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
-            let all = if recipe.chat.is_some() { size.conversations.tokens } else { size.items };
+            let are_rows = recipe.chat.is_some() || recipe.labelling.is_some();
+            let all = if are_rows { size.conversations.tokens } else { size.items };
             size.unknown = UnknownTokens::of(&counts, all, tokenizer.unknown(), &recipe.separator);
         }
         size

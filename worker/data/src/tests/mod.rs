@@ -10,6 +10,8 @@ mod documents;
 mod formats;
 #[cfg(feature = "images")]
 mod images;
+#[cfg(all(feature = "parquet", feature = "tokenizers"))]
+mod labelled;
 mod lent;
 mod looked;
 #[cfg(feature = "tokenizers")]

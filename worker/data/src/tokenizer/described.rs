@@ -10,10 +10,11 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{
     Model, OffsetReferential, OffsetType, PostProcessor as _, PreTokenizer, PreTokenizerWrapper,
+    TruncationParams, truncate_encodings,
 };
 
 use super::behind_text::LETTER;
-use super::{UnknownToken, other_files};
+use super::{Framed, UnknownToken, other_files};
 use crate::DataError;
 use crate::unwound::caught;
 
@@ -189,6 +190,32 @@ impl Described {
         let encoding = self.called(|tokenizer| tokenizer.encode(text, false))?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
         Ok(tokens.map(|(number, (start, end))| (*number, *start..*end)).collect())
+    }
+
+    /// Encodes a text or a pair with special tokens, cut to `length` tokens.
+    pub(super) fn frame(&self, text: &str, pair: Option<&str>, length: usize) -> Result<Framed, String> {
+        let added = self.tokenizer.get_post_processor();
+        let added = added.map_or(0, |processor| processor.added_tokens(pair.is_some()));
+        let Some(max_length) = length.checked_sub(added).filter(|room| *room > 0) else {
+            return Err(format!(
+                "data.sequence_length = {length} tokens have no room for a text beside {added} special ones: raise it"
+            ));
+        };
+        let truncation = TruncationParams { max_length, ..TruncationParams::default() };
+        let (encoding, whole) = self.called(|tokenizer| {
+            let first = tokenizer.encode(text, false)?;
+            let second = pair.map(|pair| tokenizer.encode(pair, false)).transpose()?.map(|mut second| {
+                // A post-processor has types of its own.
+                second.set_type_ids(vec![1; second.len()]);
+                second
+            });
+            let whole = first.len() + second.as_ref().map_or(0, tokenizers::Encoding::len);
+            let (first, second) = truncate_encodings(first, second, &truncation)?;
+            Ok((tokenizer.post_process(first, second, true)?, whole))
+        })?;
+        let types = encoding.get_type_ids().iter().map(|kind| *kind > 0);
+        let tokens = encoding.get_ids().iter().copied().zip(types).collect();
+        Ok(Framed { tokens, is_cut: whole > max_length })
     }
 
     /// Calls the library and catches panics: it panics when a pattern gives up, as Oniguruma does after ten million backtracking steps.

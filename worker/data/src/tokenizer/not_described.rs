@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::path::Path;
 
-use super::UnknownToken;
+use super::{Framed, UnknownToken};
 use crate::{DataError, built};
 
 /// Never created.
@@ -32,6 +32,10 @@ impl Described {
     }
 
     pub(super) fn around(&self) -> usize {
+        match self.never {}
+    }
+
+    pub(super) fn frame(&self, _: &str, _: Option<&str>, _: usize) -> Result<Framed, String> {
         match self.never {}
     }
 

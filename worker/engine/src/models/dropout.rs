@@ -18,6 +18,8 @@ pub(crate) struct DropoutRates {
     attention: f64,
     /// Of the adapters' inputs.
     adapter: f64,
+    /// Of a head for classes.
+    classifier: f64,
 }
 
 /// The dropout of a pass.
@@ -39,12 +41,15 @@ pub(super) enum Site {
     Weights(u32),
     /// Input of an adapter, by a number of its own.
     Adapter(u64),
+    /// Input of a product of a head for classes, by its number.
+    Classes(u32),
 }
 
 impl DropoutRates {
     pub fn new(train: &TrainConfig) -> Self {
         Self {
             hidden: train.dropout.unwrap_or_default(),
+            classifier: train.classifier_dropout.or(train.dropout).unwrap_or_default(),
             attention: train.attention_dropout.unwrap_or_default(),
             adapter: train.lora.as_ref().map_or(0.0, |lora| lora.dropout),
         }
@@ -64,6 +69,7 @@ impl Site {
             Self::Attention(layer) => of_layer(1, layer),
             Self::FeedForward(layer) => of_layer(2, layer),
             Self::Weights(layer) => of_layer(3, layer),
+            Self::Classes(product) => of_layer(4, product),
             Self::Adapter(number) => number | 1 << 63,
         }
     }
@@ -110,6 +116,7 @@ impl Dropout {
             Site::Embedding | Site::Attention(_) | Site::FeedForward(_) => self.rates.hidden,
             Site::Weights(_) => self.rates.attention,
             Site::Adapter(_) => self.rates.adapter,
+            Site::Classes(_) => self.rates.classifier,
         }
     }
 
@@ -203,7 +210,7 @@ mod tests {
     use super::*;
 
     fn dropout(rate: f64, seeds: &[u64]) -> Dropout {
-        DropoutRates { hidden: rate, attention: rate, adapter: rate }.of(seeds).unwrap()
+        DropoutRates { hidden: rate, attention: rate, adapter: rate, classifier: rate }.of(seeds).unwrap()
     }
 
     fn values(x: &Tensor) -> Vec<f32> {
@@ -240,8 +247,14 @@ mod tests {
         let whole = all.applied(&x, site).unwrap();
         assert_eq!(whole.narrow(0, 1, 1), one.applied(&x.narrow(0, 0, 1), site).unwrap());
         assert_eq!(whole, all.applied(&x, site).unwrap());
-        let sites =
-            [Site::Embedding, Site::Attention(3), Site::FeedForward(2), Site::Weights(2), Site::Adapter(2)];
+        let sites = [
+            Site::Embedding,
+            Site::Attention(3),
+            Site::FeedForward(2),
+            Site::Weights(2),
+            Site::Adapter(2),
+            Site::Classes(2),
+        ];
         for other in sites {
             let other = all.applied(&x, other).unwrap();
             let equal = other.eq_tensor(&whole).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);

@@ -11,6 +11,7 @@ use super::attention::Attending;
 use super::dropout::Site;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
+use super::segments::Segments;
 
 /// Some neighbouring blocks of an encoder, or all.
 #[derive(Debug)]
@@ -49,12 +50,19 @@ struct Layer {
 #[derive(Debug)]
 enum Head {
     Masked(MaskedHead),
-    /// A product, tanh or GELU, and another product, of the first token or of all.
-    Inner {
+    /// A product, tanh or GELU, and another product, of the first token.
+    Classes {
         inner: Affine,
         activation: Activation,
         outer: Affine,
-        is_of_first: bool,
+        /// Whether dropout precedes the first product as well.
+        drops_first: bool,
+    },
+    /// A product, GELU, and another product, of all tokens.
+    Replaced {
+        inner: Affine,
+        activation: EncoderActivation,
+        outer: Affine,
     },
 }
 
@@ -138,23 +146,22 @@ impl Encoder {
                 bias: parameters.view(of.names.output_bias),
             },
         };
-        let two = |[inner, outer]: [&str; 2], activation, is_of_first| Head::Inner {
-            inner: affine(inner),
-            activation,
-            outer: affine(outer),
-            is_of_first,
-        };
         let head = || match of.head {
             model::Head::Masked => Some(Head::Masked(masked())),
             model::Head::Classes(_) => {
-                let names = of.class_names();
+                let [inner, outer] = of.class_names().map(|name| affine(&name));
                 let activation = match spec.kind {
                     ModelKind::Electra => Activation::Gelu(EncoderActivation::Gelu),
                     _ => Activation::Tanh,
                 };
-                Some(two([&names[0], &names[1]], activation, true))
+                // BERT's first product is its pooler.
+                let drops_first = spec.kind != ModelKind::Bert;
+                Some(Head::Classes { inner, activation, outer, drops_first })
             }
-            model::Head::Replaced => Some(two(model::REPLACED, Activation::Gelu(of.activation), false)),
+            model::Head::Replaced => {
+                let [inner, outer] = model::REPLACED.map(affine);
+                Some(Head::Replaced { inner, activation: of.activation, outer })
+            }
             model::Head::None => None,
         };
         Self {
@@ -185,7 +192,12 @@ impl Encoder {
 
     /// Returns logits for the output of [`Self::hidden`]: [B, T, V], [B, K] of classes, or [B, T, 1] of replaced tokens; `None`: the head is elsewhere.
     pub(super) fn logits(&self, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
-        Some(self.head.as_ref()?.forward(x, &self.products.within(pass.dropout)))
+        Some(self.head.as_ref()?.forward(x, &self.products.within(pass.dropout), pass))
+    }
+
+    /// Whether its head tells the classes of sequences.
+    pub(super) fn tells_classes(&self) -> bool {
+        matches!(self.head, Some(Head::Classes { .. }))
     }
 }
 
@@ -193,7 +205,12 @@ impl Embedding {
     fn forward(&self, tokens: &Tensor, products: &Products, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let positions = self.positions.f_narrow(0, self.first_position, tokens.size()[1])?; // [T, E]
         let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, E]
-        let sum = embedded.f_to_kind(Kind::Float)?.f_add(&self.types.f_select(0, 0)?)?;
+        let types = pass.segments.and_then(Segments::types).filter(|_| self.types.size()[0] > 1);
+        let types = match types {
+            Some(types) => Tensor::f_embedding(&self.types, types, -1, false, false)?, // [B, T, E]
+            None => self.types.f_select(0, 0)?,                                        // [E]
+        };
+        let sum = embedded.f_to_kind(Kind::Float)?.f_add(&types)?;
         let x = pass.dropped(self.norm.forward(&sum.f_add(&positions)?)?, Site::Embedding)?;
         match &self.project {
             Some(project) => project.of(&x, products)?.f_to_kind(Kind::Float), // [B, T, D]
@@ -221,28 +238,32 @@ impl Layer {
         };
         let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
         let dropout = pass.dropout.filter(|dropout| dropout.drops_attention());
+        let seen = pass.segments.and_then(Segments::seen); // [B, 1, 1, T]
         let mixed = match dropout {
-            Some(_) => self.attending.by_scores(&q, &k, &v, None, dropout)?,
-            None => {
-                Tensor::f_scaled_dot_product_attention::<Tensor>(&q, &k, &v, None, 0.0, false, None, false)?
-            }
+            Some(_) => self.attending.by_scores(&q, &k, &v, seen, dropout)?,
+            None => Tensor::f_scaled_dot_product_attention(&q, &k, &v, seen, 0.0, false, None, false)?,
         }; // [B, H, T, E]
         self.out.of(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, width])?, products) // [B, T, D]
     }
 }
 
 impl Head {
-    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+    fn forward(&self, x: &Tensor, products: &Products, pass: Pass<'_>) -> Result<Tensor, TchError> {
         match self {
             Self::Masked(head) => head.forward(x, products),
-            Self::Inner { inner, activation, outer, is_of_first } => {
-                let x = if *is_of_first { x.f_select(1, 0)? } else { x.shallow_clone() }; // [.., D]
-                let inner = inner.of(&x, products)?; // [.., D]
+            Self::Classes { inner, activation, outer, drops_first } => {
+                let first = x.f_select(1, 0)?; // [B, D]
+                let first = if *drops_first { pass.dropped(first, Site::Classes(0))? } else { first };
+                let inner = inner.of(&first, products)?; // [B, D]
                 let inner = match activation {
                     Activation::Tanh => inner.f_tanh()?,
                     Activation::Gelu(activation) => activated(&inner, *activation)?,
                 };
-                outer.of(&inner, products) // [.., K]
+                outer.of(&pass.dropped(inner, Site::Classes(1))?, products) // [B, K]
+            }
+            Self::Replaced { inner, activation, outer } => {
+                let inner = activated(&inner.of(x, products)?, *activation)?; // [B, T, D]
+                outer.of(&inner, products) // [B, T, 1]
             }
         }
     }

@@ -18,6 +18,7 @@ mod parameters;
 mod pixels;
 mod precision;
 mod rotary;
+mod segments;
 mod sparse;
 mod tensor_group;
 
@@ -42,6 +43,7 @@ pub(crate) use objective::{IGNORED, Objective};
 pub use parameters::Parameters;
 pub(crate) use parameters::{views, views_of};
 pub(crate) use precision::Products;
+pub use segments::Segments;
 pub use sparse::{Layout, Selection, sparse_product};
 use tch::{Kind, Reduction, TchError, Tensor};
 pub use tensor_group::{MEMBERS_MAX, TensorGroup};
@@ -69,6 +71,8 @@ pub enum Model {
 pub struct Pass<'a> {
     /// Documents of the sequences; `None`: one each.
     pub documents: Option<&'a Documents>,
+    /// Texts and padding of an encoder's sequences; `None`: full sequences of one text.
+    pub segments: Option<&'a Segments>,
     /// Dropout; `None`: without.
     pub dropout: Option<&'a Dropout>,
     /// Share of the loss that balances experts, whose gradient the backward pass adds.
@@ -180,21 +184,27 @@ impl Model {
     /// # Errors
     /// libtorch fails.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor, TchError> {
-        self.forward_within(input, None)
-    }
-
-    /// The same for sequences of several documents.
-    pub(crate) fn forward_within(
-        &self,
-        input: &Tensor,
-        documents: Option<&Documents>,
-    ) -> Result<Tensor, TchError> {
-        self.forward_in(input, Pass { documents, ..Pass::default() })
+        self.forward_in(input, Pass::default())
     }
 
     /// The same in a pass.
     pub(crate) fn forward_in(&self, input: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
         self.hidden(input, None, pass)
+    }
+
+    /// Returns the sum of the cross entropies, in nats, of the labels [B, T] (of classes [B, 1]), given the residual stream [B, T, D] behind the last layer,
+    /// and for classes the number of those with the largest logit. A label of [`IGNORED`] counts nothing.
+    pub(crate) fn judge_labels(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+    ) -> Result<(Tensor, Option<Tensor>), TchError> {
+        if !self.is_of_texts() {
+            return Ok((self.loss_of_labels(x, labels)?, None));
+        }
+        let (logits, classes) = (self.project(x)?, labels.f_reshape([-1])?); // [B, K], [B]
+        let hits = logits.f_argmax(-1, false)?.f_eq_tensor(&classes)?.f_sum(Kind::Int64)?;
+        Ok((PLAIN.loss(&logits, &classes, Reduction::Sum)?, Some(hits)))
     }
 
     /// Returns the sum of the cross entropies, in nats, of the labels [B, T], given the residual stream [B, T, D] behind the last layer. A label of
@@ -212,8 +222,11 @@ impl Model {
         pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
         let labels = labels.f_reshape([-1])?; // [B·T]
-        // Dropout is of whole sequences.
-        if !matches!(self, Self::Encoder(_)) || pass.dropout.is_some_and(Dropout::drops_inputs) {
+        // Dropout is of whole sequences, and so are classes.
+        if !matches!(self, Self::Encoder(_))
+            || self.is_of_texts()
+            || pass.dropout.is_some_and(Dropout::drops_inputs)
+        {
             return objective.loss(&self.project_in(x, pass)?, &labels, Reduction::Sum);
         }
         // A seventh of the tokens have a label.
@@ -330,6 +343,11 @@ impl Model {
             Self::Cnn(model) => Some(model.logits(x)),
         };
         logits.unwrap_or_else(|| Err(TchError::Shape("the head is not among these blocks".to_owned())))
+    }
+
+    /// Whether it tells the classes of texts.
+    fn is_of_texts(&self) -> bool {
+        matches!(self, Self::Encoder(encoder) if encoder.tells_classes())
     }
 
     fn is_of_images(&self) -> bool {

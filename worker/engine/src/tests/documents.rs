@@ -10,7 +10,7 @@ use longhaul_common::pipeline::PipelineSchedule;
 use longhaul_data::{START, TRAINED};
 
 use super::*;
-use crate::models::Documents;
+use crate::models::{Documents, Pass};
 use crate::testing::{channels, part, pipeline};
 
 /// Tokens of a row, less one.
@@ -159,7 +159,8 @@ fn nothing_crosses_documents() {
     let documents = Documents::new(&starts).unwrap();
     let behind = |first: i64| {
         let tokens = Tensor::from_slice2(&[[first, 2, 3, 4, 5, 6, 7, 8]]).to_device(test_device());
-        tch::no_grad(|| engine.whole().unwrap().forward_within(&tokens, Some(&documents))).unwrap()
+        let pass = Pass { documents: Some(&documents), ..Pass::default() };
+        tch::no_grad(|| engine.whole().unwrap().forward_in(&tokens, pass)).unwrap()
     };
     let [one, other] = [behind(1), behind(9)];
     assert!(one.narrow(1, 4, 4).equal(&other.narrow(1, 4, 4)));

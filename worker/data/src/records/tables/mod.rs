@@ -2,12 +2,12 @@
 
 mod arrow_sizes;
 mod columns;
-mod conversations;
 mod ends;
 mod json_values;
 mod no_text;
 mod raw_texts;
 mod table_file;
+mod table_records;
 mod whole_rows;
 
 use std::io::Read;
@@ -15,9 +15,10 @@ use std::io::Read;
 use longhaul_common::config::DataFormat;
 
 use self::columns::Columns;
-use self::conversations::ConversationColumns;
 use self::table_file::TableFile;
+use self::table_records::TableRecords;
 pub(super) use self::whole_rows::open as whole_rows;
+use super::record_reader::RecordReader;
 use super::{Records, content};
 use crate::cache::Cache;
 use crate::origin::Origin;
@@ -30,8 +31,8 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         return Err(DataError::empty(&table.path));
     }
     check_beginning(&table, recipe)?;
-    if let Some(chat) = &recipe.chat {
-        return Ok(Box::new(ConversationColumns::open(table, recipe, chat)?));
+    if let Some(reader) = RecordReader::of(recipe, &table.path) {
+        return Ok(Box::new(TableRecords::open(table, recipe, reader)?));
     }
     let columns = match recipe.format {
         DataFormat::Parquet => Columns::parquet(table, recipe),

@@ -6,8 +6,8 @@ use std::path::Path;
 use arrow_schema::Schema;
 
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
-use super::conversations::row_of;
 use super::table_file::TableFile;
+use super::table_records::row_of;
 use crate::DataError;
 use crate::records::whole_rows::{Row, WholeRow, WholeRows};
 

@@ -386,12 +386,12 @@ fn classes_without_an_image_are_told_of_archives_and_of_idx_files() {
     let shape = |classes: u32| SMALL.replace("classes = 2", &format!("classes = {classes}"));
     // From the file, then from the prepared data.
     for _ in 0..2 {
-        assert_eq!(told(&shape(4), "path = \"a.tar\"").to_string(), "classes 0, 2 have no image");
+        assert_eq!(told(&shape(4), "path = \"a.tar\"").to_string(), "classes 0, 2 have no sample");
     }
     let idx = "path = \"images\", format = \"idx\", labels = \"labels\"";
     assert_eq!(told(IDX, idx).count(), 0);
     let more = IDX.replace("classes = 3", "classes = 10");
-    assert_eq!(told(&more, idx).to_string(), "classes 3, 4, 5, 6, 7 and 2 more have no image");
+    assert_eq!(told(&more, idx).to_string(), "classes 3, 4, 5, 6, 7 and 2 more have no sample");
 }
 
 /// The `webdataset` library raises an error for a repeated name, and cuts names at their first point.

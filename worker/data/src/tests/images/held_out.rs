@@ -92,15 +92,15 @@ fn classes_on_one_side_alone_are_told() {
     for (lines, words) in [
         (
             "sources = [{ path = \"all.tar\" }]\nvalidation = [{ path = \"two.tar\" }]",
-            "no image of class 2 is held out",
+            "no sample of class 2 is held out",
         ),
         (
             "sources = [{ path = \"two.tar\" }]\nvalidation = [{ path = \"all.tar\" }]",
-            "warning: all images of class 2 are held out, and none is trained on",
+            "warning: all samples of class 2 are held out, and none is trained on",
         ),
         (
             "sources = [{ path = \"two.tar\" }]\nvalidation = [{ path = \"last.tar\" }]",
-            "and none is trained on: give it more, or name what is held out under data.validation; no image of classes 0, 1 is held out",
+            "and none is trained on: give it more, or name what is held out under data.validation; no sample of classes 0, 1 is held out",
         ),
         (
             "sources = [{ path = \"two.tar\" }, { path = \"last.tar\" }]\nvalidation = [{ path = \"all.tar\" }]",

@@ -1,31 +1,29 @@
-//! Conversations in JSON lines, or in a JSON array.
-
-use std::path::PathBuf;
+//! Rows in JSON lines, or in a JSON array: conversations, or labelled texts.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::input::Input;
 use super::objects::Objects;
+use super::record_reader::RecordReader;
 use super::{Record, Records};
 use crate::DataError;
-use crate::chat::{Chat, RowReader, parse_json};
+use crate::chat::parse_json;
 
-/// The conversations of a file.
-pub(super) struct Conversations {
+/// The rows of a file.
+pub(super) struct JsonObjects {
     objects: Objects,
-    rows: RowReader,
+    rows: RecordReader,
 }
 
-impl Conversations {
+impl JsonObjects {
     /// Reads the beginning of a file: an array or lines.
-    pub(super) fn new(input: Input, chat: &Chat) -> Result<Self, DataError> {
-        let path: PathBuf = input.path.clone();
-        Ok(Self { objects: Objects::new(input)?, rows: RowReader::new(chat, &path) })
+    pub(super) fn new(input: Input, rows: RecordReader) -> Result<Self, DataError> {
+        Ok(Self { objects: Objects::new(input)?, rows })
     }
 }
 
-impl Records for Conversations {
+impl Records for JsonObjects {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         let Some(bytes) = self.objects.next()? else { return Ok(None) };
         let row: Result<Value, _> = parse_json(bytes);
@@ -41,10 +39,7 @@ impl Records for Conversations {
             Ok(_) => return Ok(Some(Record::bad(format!("{place}: it is no JSON object")))),
             Err(error) => return Ok(Some(Record::bad(format!("{place}: it is no JSON: {error}")))),
         };
-        Ok(Some(match self.rows.read(&row)? {
-            Ok(conversation) => Record::Conversation { conversation, place },
-            Err(reason) => Record::bad(format!("{place}: {reason}")),
-        }))
+        self.rows.read(&row, place).map(Some)
     }
 
     fn read_bytes(&self) -> u64 {

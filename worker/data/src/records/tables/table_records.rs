@@ -1,4 +1,4 @@
-//! Conversations in the columns of a table.
+//! Rows of a table with several columns: conversations, or labelled texts.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,18 @@ use minijinja::Value;
 
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
 use super::table_file::TableFile;
-use crate::chat::{Chat, RowReader, of_float};
+use crate::chat::of_float;
 use crate::records::known::shown;
+use crate::records::record_reader::RecordReader;
 use crate::records::{Record, Records};
 use crate::{DataError, Recipe};
 
-/// The conversations of a table.
-pub(super) struct ConversationColumns {
+/// The rows of a table.
+pub(super) struct TableRecords {
     table: TableFile,
     format: &'static str,
     batches: Batches,
-    reader: RowReader,
+    reader: RecordReader,
     /// Rest of the last decoded batch.
     rows: VecDeque<Result<Value, String>>,
     row: u64,
@@ -32,9 +33,12 @@ pub(super) struct ConversationColumns {
     count: Option<u64>,
 }
 
-impl ConversationColumns {
-    pub(super) fn open(table: TableFile, recipe: &Recipe, chat: &Chat) -> Result<Self, DataError> {
-        let mut reader = RowReader::new(chat, &table.path);
+impl TableRecords {
+    pub(super) fn open(
+        table: TableFile,
+        recipe: &Recipe,
+        mut reader: RecordReader,
+    ) -> Result<Self, DataError> {
         let choose = |schema: &Schema| {
             let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
             reader.columns(&names)
@@ -50,7 +54,7 @@ impl ConversationColumns {
     }
 }
 
-impl Records for ConversationColumns {
+impl Records for TableRecords {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         while self.rows.is_empty() {
             let next = guarded(|| self.batches.next().transpose());
@@ -61,14 +65,11 @@ impl Records for ConversationColumns {
         let Some(row) = self.rows.pop_front() else { return Ok(None) };
         self.row += 1;
         let place = format!("{}, row {}", self.table.path.display(), self.row);
-        let read = match row {
-            Ok(row) => self.reader.read(&row)?,
-            Err(reason) => Err(reason),
-        };
-        Ok(Some(match read {
-            Ok(conversation) => Record::Conversation { conversation, place },
+        let record = match row {
+            Ok(row) => self.reader.read(&row, place)?,
             Err(reason) => Record::bad(format!("{place}: {reason}")),
-        }))
+        };
+        Ok(Some(record))
     }
 
     fn read_bytes(&self) -> u64 {

@@ -1,0 +1,95 @@
+//! Labelled texts of rows.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::Value;
+use minijinja::value::ValueKind;
+
+use super::{LabelledText, Labelling};
+use crate::DataError;
+use crate::chat::{field, kind_of};
+
+/// Most columns in a message.
+const SHOWN_MAX: usize = 20;
+
+/// Reads the labelled texts of a file.
+#[derive(Debug)]
+pub(crate) struct LabelledReader {
+    path: PathBuf,
+    labelling: Labelling,
+}
+
+impl LabelledReader {
+    pub(crate) fn new(labelling: &Labelling, path: &Path) -> Self {
+        Self { path: path.to_owned(), labelling: labelling.clone() }
+    }
+
+    /// Returns the indices of the columns to be read.
+    ///
+    /// # Errors
+    /// One is missing, or there twice.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn columns(&self, columns: &[&str]) -> Result<Vec<usize>, DataError> {
+        let place = |wanted: &str| {
+            let mut places = (0..columns.len()).filter(|at| columns[*at] == wanted);
+            let (first, second) = (places.next(), places.next());
+            first.filter(|_| second.is_none()).ok_or_else(|| DataError::NoColumn {
+                path: self.path.clone(),
+                column: format!("`{wanted}`, or two of them"),
+                known: listed(columns),
+                remedy: "data.classification names the columns of text, text_pair and label".to_owned(),
+            })
+        };
+        self.labelling.columns().map(place).collect()
+    }
+
+    /// Reads a row, an object.
+    ///
+    /// # Errors
+    /// The reason why it is no labelled text.
+    pub(crate) fn read(&self, row: &Value) -> Result<LabelledText, String> {
+        let text = |name: &str| {
+            let value = field(row, name);
+            let missing =
+                || format!("its `{name}` is {}, and no text{}", kind_of(&value), self.others(row, &value));
+            value.as_str().map(str::to_owned).ok_or_else(missing)
+        };
+        let Labelling { text: first, text_pair, label, .. } = &self.labelling;
+        let (text, pair) = (text(first)?, text_pair.as_deref().map(text).transpose()?);
+        let class = self.class_of(row, &field(row, label))?;
+        Ok(LabelledText { text, pair, class })
+    }
+
+    fn class_of(&self, row: &Value, label: &Value) -> Result<u32, String> {
+        if let Some(label) = label.as_str() {
+            return self.labelling.class_of_text(label);
+        }
+        let number = (label.kind() == ValueKind::Number).then(|| i64::try_from(label.clone()).ok()).flatten();
+        match number {
+            Some(number) => self.labelling.class_of_number(number),
+            None => Err(format!(
+                "its `{}` is {}{}, and no class: its name, or its whole number from 0, is wanted",
+                self.labelling.label,
+                if label.kind() == ValueKind::Number { label.to_string() } else { kind_of(label).to_owned() },
+                self.others(row, label)
+            )),
+        }
+    }
+
+    /// Names the columns of a row that lacks one.
+    fn others(&self, row: &Value, value: &Value) -> String {
+        if !value.is_undefined() {
+            return String::new();
+        }
+        let keys: Vec<Value> = row.try_iter().map(Iterator::collect).unwrap_or_default();
+        let names: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+        format!(" (its columns are {})", listed(&names))
+    }
+}
+
+fn listed(columns: &[&str]) -> String {
+    let shown: Vec<String> = columns.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let more = columns.len().saturating_sub(SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    if shown.is_empty() { "none".to_owned() } else { format!("{}{more}", shown.join(", ")) }
+}

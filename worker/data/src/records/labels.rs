@@ -1,0 +1,48 @@
+//! The class and the second text in rows of CSV and TSV.
+
+use std::sync::Arc;
+
+use csv::ByteRecord;
+
+use super::faults;
+use crate::labelled::{LabelledText, Labelling};
+use crate::{DataError, Recipe};
+
+/// Columns beside that of the text.
+pub(super) struct Beside {
+    labelling: Arc<Labelling>,
+    pair: Option<usize>,
+    label: usize,
+}
+
+impl Beside {
+    /// Finds the columns of labelled texts; `None`: the source has other texts.
+    ///
+    /// # Errors
+    /// Those of `find`: there is no such column.
+    pub(super) fn of(
+        recipe: &Recipe,
+        find: impl Fn(&str) -> Result<usize, DataError>,
+    ) -> Result<Option<Self>, DataError> {
+        let Some(labelling) = &recipe.labelling else { return Ok(None) };
+        let pair = labelling.text_pair.as_deref().map(&find).transpose()?;
+        let label = find(&labelling.label)?;
+        Ok(Some(Self { labelling: Arc::clone(labelling), pair, label }))
+    }
+
+    /// Returns their indices.
+    pub(super) fn columns(&self) -> impl Iterator<Item = usize> + use<> {
+        self.pair.into_iter().chain([self.label])
+    }
+
+    /// Returns the labelled text of a row, whose values are UTF-8.
+    ///
+    /// # Errors
+    /// The reason why it is none.
+    pub(super) fn labelled(&self, text: String, row: &ByteRecord) -> Result<LabelledText, String> {
+        let cell = |column: usize| String::from_utf8_lossy(row.get(column).unwrap_or_default());
+        let pair = self.pair.map(|pair| faults::checked::<String>(cell(pair).into_owned())).transpose()?;
+        let class = self.labelling.class_of_text(&cell(self.label))?;
+        Ok(LabelledText { text, pair, class })
+    }
+}

@@ -1,0 +1,58 @@
+//! Records of rows with several columns: conversations, or labelled texts.
+
+use std::path::Path;
+
+use minijinja::Value;
+
+use super::{Record, faults};
+use crate::chat;
+use crate::labelled::LabelledReader;
+use crate::{DataError, Recipe};
+
+/// Reads the rows of a file.
+#[derive(Debug)]
+pub(super) enum RecordReader {
+    Conversations(chat::RowReader),
+    Labelled(LabelledReader),
+}
+
+impl RecordReader {
+    /// Returns that of a file; `None`: its records are texts of one column.
+    pub(super) fn of(recipe: &Recipe, path: &Path) -> Option<Self> {
+        match (&recipe.chat, &recipe.labelling) {
+            (Some(chat), _) => Some(Self::Conversations(chat::RowReader::new(chat, path))),
+            (None, Some(labelling)) => Some(Self::Labelled(LabelledReader::new(labelling, path))),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the indices of the columns of a table that are to be read.
+    ///
+    /// # Errors
+    /// One is missing, or there twice; or they are of no form of conversations.
+    #[cfg(feature = "parquet")]
+    pub(super) fn columns(&mut self, names: &[&str]) -> Result<Vec<usize>, DataError> {
+        match self {
+            Self::Conversations(reader) => reader.columns(names),
+            Self::Labelled(reader) => reader.columns(names),
+        }
+    }
+
+    /// Reads a row, an object, at a place.
+    ///
+    /// # Errors
+    /// The columns of the first conversation are of no form.
+    pub(super) fn read(&mut self, row: &Value, place: String) -> Result<Record, DataError> {
+        let record = match self {
+            Self::Conversations(reader) => reader
+                .read(row)?
+                .map(|conversation| Record::Conversation { conversation, place: place.clone() }),
+            Self::Labelled(reader) => reader.read(row).and_then(|mut text| {
+                text.text = faults::checked::<String>(text.text)?;
+                text.pair = text.pair.map(faults::checked::<String>).transpose()?;
+                Ok(Record::Labelled { text, place: place.clone() })
+            }),
+        };
+        Ok(record.unwrap_or_else(|reason| Record::bad(format!("{place}: {reason}"))))
+    }
+}
