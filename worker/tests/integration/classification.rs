@@ -156,13 +156,17 @@ fn a_model_without_a_head_for_classes_gives_all_but_the_head() {
         let mut names: Vec<String> = of_head.into_iter().map(|tensor| tensor.name).collect();
         names.sort();
         assert_eq!(missing, names, "{base}");
-        let mut given = Vec::new();
-        let take = |tensor: &longhaul_common::model::ParameterSpec, values: Vec<f32>| {
-            given.push(tensor.name.clone());
-            assert_eq!(values.len() as u64, tensor.count());
-            Ok(())
-        };
-        model.for_each(&whole, |name| !missing.iter().any(|of| of == name), take).unwrap();
+        let mut given = BTreeMap::new();
+        let is_there = |name: &str| !missing.iter().any(|of| of == name);
+        model
+            .for_each(&whole, is_there, |tensor, _, values| {
+                let (count, all) = given.entry(tensor.name.clone()).or_insert((0, tensor.count()));
+                *count += values.len() as u64;
+                assert!(*count <= *all, "{}", tensor.name);
+                Ok(())
+            })
+            .unwrap();
+        assert!(given.values().all(|(count, all)| count == all), "{given:?}");
         assert_eq!(given.len() + missing.len(), whole.parameters().len(), "{base}");
         assert_eq!(draw_parameters(&whole, 1).len() as u64, whole.parameter_count());
         // A head of its own is taken as it is, and no other number of classes.
