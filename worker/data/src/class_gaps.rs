@@ -63,7 +63,7 @@ impl fmt::Display for ClassGaps {
         if self.has_untrained() {
             write!(
                 f,
-                "warning: all samples of {untrained} are held out, and none is trained on: give it more, or name what is held out under data.validation"
+                "warning: all samples of {untrained} are held out, and none is trained on: give it more, or name held-out data under data.validation"
             )?;
         }
         if not_held_out.count() > 0 {

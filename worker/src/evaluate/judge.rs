@@ -24,7 +24,7 @@ pub type Stopped<'a> = &'a dyn Fn() -> bool;
 pub struct Judge<'a> {
     /// The model.
     pub generator: Generator,
-    /// What it reads and writes.
+    /// Tokens and templates.
     pub reading: &'a Reading,
     /// Whether progress is shown.
     pub shows: bool,

@@ -14,8 +14,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::model::Evaluation;
-use longhaul_common::model::SynchronisedLayout;
+use longhaul_common::model::{Evaluation, SynchronisedLayout};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_data::{Dataset, ReadAhead};
@@ -407,9 +406,7 @@ impl Device<'_> {
         drop(applying);
         let validation = self.evaluate_after(round)?;
         self.tell_applied(round, validation, stretch.trained.clone())?;
-        if self.config.evaluates_before(round.next()) {
-            self.score(round.next())?;
-        }
+        self.score_after(round)?;
         Ok(None)
     }
 

@@ -23,6 +23,10 @@ pub struct RunTasks {
 }
 
 impl Device<'_> {
+    pub(super) fn score_after(&mut self, round: Round) -> Result<()> {
+        if self.config.evaluates_before(round.next()) { self.score(round.next()) } else { Ok(()) }
+    }
+
     /// Scores this worker's part of the questions with the state before `next_round`, once.
     pub(super) fn score(&mut self, next_round: Round) -> Result<()> {
         let Some(tasks) = self.tasks.as_ref().filter(|tasks| tasks.scored != Some(next_round)) else {

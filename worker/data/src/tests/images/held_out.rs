@@ -100,7 +100,7 @@ fn classes_on_one_side_alone_are_told() {
         ),
         (
             "sources = [{ path = \"two.tar\" }]\nvalidation = [{ path = \"last.tar\" }]",
-            "and none is trained on: give it more, or name what is held out under data.validation; no sample of classes 0, 1 is held out",
+            "and none is trained on: give it more, or name held-out data under data.validation; no sample of classes 0, 1 is held out",
         ),
         (
             "sources = [{ path = \"two.tar\" }, { path = \"last.tar\" }]\nvalidation = [{ path = \"all.tar\" }]",
