@@ -69,6 +69,7 @@ fn command(line: &str) -> Option<(&'static str, Vec<String>)> {
             rest if rest.contains('#') => rest.split_once('#')?,
             rest => (rest, ""),
         };
+        let arguments = arguments.split(" > ").next()?;
         let mentioned = comment.split_whitespace().filter(|word| word.starts_with("--"));
         Some((*program, words(arguments).into_iter().chain(mentioned).map(str::to_owned).collect()))
     })

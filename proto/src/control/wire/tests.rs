@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use std::net::SocketAddr;
 
-use longhaul_common::config::FRAGMENTS_MAX;
+use longhaul_common::config::{FRAGMENTS_MAX, TaskKind};
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
@@ -16,7 +16,7 @@ use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
     GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, ModelAt,
     ModelHolders, Profile, Ready, Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink,
-    Settled, Settlement, SignOfLife, Start, TimeSpent, Traffic, Welcome,
+    Settled, Settlement, SignOfLife, Start, TaskScore, TimeSpent, Traffic, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -317,7 +317,10 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(None, None)).unwrap()), "06ac020000");
     assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
     assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
-    assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
+    let scores = vec![TaskScore { kind: TaskKind::HellaSwag, right: [2, 300], questions: 301 }];
+    let scores = ToCoordinator::Scores { next_round: Round(300), scores };
+    assert_eq!(hex(encode(&scores).unwrap()), "07ac02010102ac02ad02");
+    assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "08");
     // Step, tokens, selected tokens, seven doubles of seconds, six counts, 2.75f32, and an option of two
     // floats.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
@@ -381,13 +384,13 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&report).unwrap()), expected);
     let (ones, twos) = ("01".repeat(32), "02".repeat(32));
     let data = ToCoordinator::Data(DataAt::Fetched(DATA));
-    assert_eq!(hex(encode(&data).unwrap()), "1002".to_owned() + &ones + &twos);
+    assert_eq!(hex(encode(&data).unwrap()), "1102".to_owned() + &ones + &twos);
     let holders = DataHolders { name: Some(DATA), ..DataHolders::default() };
     let holders = encode(&ToWorker::DataHolders(holders)).unwrap();
     assert_eq!(hex(holders), "0c01".to_owned() + &ones + &twos + "0000");
     assert_eq!(
         hex(encode(&ToCoordinator::Model(ModelAt::Here([1; 32]))).unwrap()),
-        "1101".to_owned() + &ones
+        "1201".to_owned() + &ones
     );
     let holders = ModelHolders { model: Some([2; 32]), holders: Vec::new() };
     assert_eq!(hex(encode(&ToWorker::ModelHolders(holders)).unwrap()), "0e01".to_owned() + &twos + "00");
@@ -397,9 +400,9 @@ fn messages_are_the_golden_bytes() {
     // One entry of the list is present: two doubles, 0.5 = 0x3fe0…
     let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
     let links = ToCoordinator::Links(vec![None, Some(half)]);
-    assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
+    assert_eq!(hex(encode(&links).unwrap()), "0b020001".to_owned() + &"000000000000e03f".repeat(2));
     let ways = ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(300), link: half }]);
-    assert_eq!(hex(encode(&ways).unwrap()), "0b01ac02".to_owned() + &"000000000000e03f".repeat(2));
+    assert_eq!(hex(encode(&ways).unwrap()), "0c01ac02".to_owned() + &"000000000000e03f".repeat(2));
     let kept = CheckpointOffer {
         next_round: Round(300),
         state_hash: [3; 32],
@@ -408,11 +411,11 @@ fn messages_are_the_golden_bytes() {
         parts: 2,
         generation: Generation(300),
     };
-    let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102ac02";
+    let expected = "0d01ac02".to_owned() + &"03".repeat(32) + "000102ac02";
     assert_eq!(hex(encode(&ToCoordinator::Kept(Some(kept))).unwrap()), expected);
-    assert_eq!(hex(encode(&ToCoordinator::Archived(Vec::new())).unwrap()), "0d00");
+    assert_eq!(hex(encode(&ToCoordinator::Archived(Vec::new())).unwrap()), "0e00");
     let out_of_reach = ToCoordinator::OutOfReach(vec![WorkerId(2), WorkerId(300)]);
-    assert_eq!(hex(encode(&out_of_reach).unwrap()), "0f0202ac02");
+    assert_eq!(hex(encode(&out_of_reach).unwrap()), "100202ac02");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Held(Vec::new()))).unwrap()), "010200");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(

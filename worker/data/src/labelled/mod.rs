@@ -53,6 +53,7 @@ impl Labelling {
     }
 
     /// Returns the columns that are read.
+    #[cfg(feature = "parquet")]
     pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
         [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)]
             .into_iter()

@@ -1,40 +1,41 @@
 //! Labelled texts of rows.
 
-use std::path::{Path, PathBuf};
+#[cfg(feature = "parquet")]
+use std::path::Path;
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::{LabelledText, Labelling};
+#[cfg(feature = "parquet")]
 use crate::DataError;
 use crate::chat::{field, kind_of};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
 
-/// Reads the labelled texts of a file.
+/// Reads labelled texts.
 #[derive(Debug)]
 pub(crate) struct LabelledReader {
-    path: PathBuf,
     labelling: Labelling,
 }
 
 impl LabelledReader {
-    pub(crate) fn new(labelling: &Labelling, path: &Path) -> Self {
-        Self { path: path.to_owned(), labelling: labelling.clone() }
+    pub(crate) fn new(labelling: &Labelling) -> Self {
+        Self { labelling: labelling.clone() }
     }
 
-    /// Returns the indices of the columns to be read.
+    /// Returns the indices of the columns of a file's table that are to be read.
     ///
     /// # Errors
     /// One is missing, or there twice.
     #[cfg(feature = "parquet")]
-    pub(crate) fn columns(&self, columns: &[&str]) -> Result<Vec<usize>, DataError> {
+    pub(crate) fn columns(&self, path: &Path, columns: &[&str]) -> Result<Vec<usize>, DataError> {
         let place = |wanted: &str| {
             let mut places = (0..columns.len()).filter(|at| columns[*at] == wanted);
             let (first, second) = (places.next(), places.next());
             first.filter(|_| second.is_none()).ok_or_else(|| DataError::NoColumn {
-                path: self.path.clone(),
+                path: path.to_owned(),
                 column: format!("`{wanted}`, or two of them"),
                 known: listed(columns),
                 remedy: "data.classification names the columns of text, text_pair and label".to_owned(),

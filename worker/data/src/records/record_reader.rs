@@ -21,7 +21,7 @@ impl RecordReader {
     pub(super) fn of(recipe: &Recipe, path: &Path) -> Option<Self> {
         match (&recipe.chat, &recipe.labelling) {
             (Some(chat), _) => Some(Self::Conversations(chat::RowReader::new(chat, path))),
-            (None, Some(labelling)) => Some(Self::Labelled(LabelledReader::new(labelling, path))),
+            (None, Some(labelling)) => Some(Self::Labelled(LabelledReader::new(labelling))),
             (None, None) => None,
         }
     }
@@ -31,10 +31,10 @@ impl RecordReader {
     /// # Errors
     /// One is missing, or there twice; or they are of no form of conversations.
     #[cfg(feature = "parquet")]
-    pub(super) fn columns(&mut self, names: &[&str]) -> Result<Vec<usize>, DataError> {
+    pub(super) fn columns(&mut self, path: &Path, names: &[&str]) -> Result<Vec<usize>, DataError> {
         match self {
             Self::Conversations(reader) => reader.columns(names),
-            Self::Labelled(reader) => reader.columns(names),
+            Self::Labelled(reader) => reader.columns(path, names),
         }
     }
 

@@ -41,7 +41,7 @@ impl TableRecords {
     ) -> Result<Self, DataError> {
         let choose = |schema: &Schema| {
             let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-            reader.columns(&names)
+            reader.columns(&table.path, &names)
         };
         let (format, batches, count) = match recipe.format {
             DataFormat::Parquet => {
