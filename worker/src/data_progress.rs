@@ -33,22 +33,23 @@ pub(crate) struct Far {
 impl Far {
     /// Returns the name of the items that a run's data consists of.
     pub(crate) fn items_of(config: &DataConfig) -> &'static str {
-        match (&config.image, &config.conversations) {
-            (Some(_), _) => "images",
-            (None, Some(_)) => "sequences",
-            (None, None) => "tokens",
+        match (&config.image, &config.conversations, &config.classification) {
+            (Some(_), ..) => "images",
+            (None, Some(_), _) => "sequences",
+            (None, None, Some(_)) => "texts",
+            (None, None, None) => "tokens",
         }
     }
 
     /// The progress of a preparation of `items`.
     pub(crate) fn of_preparing(done: WorkDone, items: &str) -> Self {
-        let WorkDone { files, files_done, bytes, hashed_bytes, read_bytes, found_bytes, .. } = done;
+        let WorkDone { files, files_done, bytes, hashed_bytes, prepared_bytes, found_bytes, .. } = done;
         let (files_done, files) = (HumanCount(files_done), counted(files, "file"));
         let mut more = format!("{files_done} of {files}, {} {items}", HumanCount(done.items));
-        if hashed_bytes > read_bytes {
+        if hashed_bytes > prepared_bytes {
             more += &format!(", {} hashed", BinaryBytes(hashed_bytes));
         }
-        Self { done: read_bytes, all: bytes, found: found_bytes, more }
+        Self { done: prepared_bytes, all: bytes, found: found_bytes, more }
     }
 }
 
@@ -193,8 +194,8 @@ mod tests {
             ..WorkDone::default()
         };
         let (mut progress, start) = (Progress::new("preparing data"), Instant::now());
-        let mut line = |read_bytes: u64, second: u64| {
-            done.read_bytes = read_bytes;
+        let mut line = |prepared_bytes: u64, second: u64| {
+            done.prepared_bytes = prepared_bytes;
             let (far, now) = (Far::of_preparing(done, "tokens"), start + Duration::from_secs(second));
             let pace = progress.pace.at(&far, now);
             progress.line(&far, pace, now)

@@ -221,11 +221,11 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
         let planned = longhaul_plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap();
         (planned, report(setup))
     };
-    let (planned, simulated) = with(2, 1500);
+    let (planned, simulated) = with(2, 600);
     let [warmup, ..] = planned.phases[..] else { panic!("{planned:?}") };
     let (steps, took) = simulated.training.warmup.unwrap();
     // Nothing streams in a simulation, and what is computed takes up to 5 % longer.
-    let most = steps as f64 * (planned.local_s / 1500.0 + warmup.sync_s);
+    let most = steps as f64 * (planned.local_s / 600.0 + warmup.sync_s);
     assert!(
         steps == 100 && took > 0.97 * warmup.seconds() && took < 1.06 * most,
         "{simulated:#?} {planned:?}"
@@ -235,7 +235,7 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
         (share(&simulated) / planned.share_of_local_speed - 1.0).abs() < 0.1,
         "{simulated:#?} {planned:?}"
     );
-    assert!(share(&with(20, 1500).1) > share(&simulated) && share(&with(2, 6000).1) > share(&simulated));
+    assert!(share(&with(20, 600).1) > share(&simulated) && share(&with(2, 1200).1) > share(&simulated));
 }
 
 /// Each strategy has rounds of its own: gradients, momenta, factors in two exchanges, columns, deltas with a warm-up.

@@ -40,7 +40,7 @@ fn worker_in(folder: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-#[ignore = "nightly: covered by each_of_a_hundred_corruptions_is_found_when_it_is_read_and_only_that_shard_is_made_again"]
+#[ignore = "nightly: covered by each_of_forty_corruptions_is_found_when_it_is_read_and_only_that_shard_is_made_again"]
 fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains_on() {
     let sources = mixture();
     let mut scenario =

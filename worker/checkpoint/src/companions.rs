@@ -22,7 +22,7 @@ const NAMES: [&str; 19] = [
     "tokenizer.model",
     "spiece.model",
     "sentencepiece.bpe.model",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     "chat_template.json",
     "generation_config.json",
     "LICENSE",
@@ -36,6 +36,8 @@ const NAMES: [&str; 19] = [
 pub const COMPANIONS_MAX: usize = NAMES.len();
 /// Most bytes of one: the largest tokenizers have tens of MB.
 pub(super) const COMPANION_BYTES_MAX: u64 = 256 << 20;
+/// The chat template.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// The tokenizer.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 

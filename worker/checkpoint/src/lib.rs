@@ -28,7 +28,7 @@ mod tensors;
 pub use adapters::beside_base;
 pub use archive::{RunArchive, Unusable};
 pub use base_model::{BaseModel, ModelFile, ModelFiles, describe_model, read_run};
-pub use companions::{COMPANIONS_MAX, Companion, Companions, end_tokens};
+pub use companions::{CHAT_TEMPLATE, COMPANIONS_MAX, Companion, Companions, end_tokens};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};

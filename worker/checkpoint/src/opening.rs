@@ -13,8 +13,8 @@ use super::hf_folder::StoredWeights;
 use super::listing::{read_shared, read_weights, verify_alone};
 use super::pieces::Pieces;
 use super::{
-    AVERAGE, CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters, hf_folder, merge,
-    model_config,
+    AVERAGE, CHAT_TEMPLATE, CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters,
+    hf_folder, merge, model_config,
 };
 
 /// A model with everything needed to use it.
@@ -144,8 +144,7 @@ pub fn inspect_model(folder: &Path) -> Result<InspectedModel> {
         let json = std::fs::read(file).ok().and_then(|json| serde_json::from_slice::<Value>(&json).ok());
         json.is_some_and(|json| json.get("chat_template").is_some_and(|template| !template.is_null()))
     };
-    let chat_template =
-        there("chat_template.jinja").or_else(|| there("tokenizer_config.json").filter(has_template));
+    let chat_template = there(CHAT_TEMPLATE).or_else(|| there("tokenizer_config.json").filter(has_template));
     Ok(InspectedModel { spec, weights, tokenizer: there(TOKENIZER), chat_template })
 }
 

@@ -14,8 +14,8 @@ use super::image::augment;
 use super::lease::Lease;
 use super::lent::{BlockStore, Catalogue, LentBlock, Supply};
 use super::masking::MaskVisit;
+use super::mixed::mixture;
 use super::part::{SourcePart, bring, gaps};
-use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::SampleShape;
@@ -23,7 +23,6 @@ use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare, te
 use super::source::Source;
 use super::source_size::SourceSize;
 use super::{ClassGaps, DataError, HostBatch, Sample, Tokenizer, Work, built};
-use crate::counted::{counted, were};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T and the next one as the last target, or its image i. A part of each
 /// source, or whole sources, are held out for validation.
@@ -188,7 +187,7 @@ impl Dataset {
                 "the held-out data is less than one sample, so nothing is evaluated: raise data.validation_share, or set it to 0"
             );
         }
-        let mixture = mixture(sources, &data)?;
+        let mixture = mixture(config, sources, &data)?;
         let gaps = gaps(&data, &held_out);
         if gaps.has_untrained() {
             tracing::warn!(%gaps, "not all classes are trained on");
@@ -411,88 +410,4 @@ pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Res
     let sources = config.training();
     let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
     if is_used { tokenizer.check_separator(config.separator()) } else { Ok(()) }
-}
-
-/// Returns the mixture of the sources. With weights, each source needs a sample; without, at least one does.
-fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, DataError> {
-    let too_short = |source_name: String, parts: &[SourcePart]| {
-        let there: u64 = parts.iter().map(|part| part.source.items()).sum();
-        if there == 0
-            && let Some(found) = without_items(parts)
-        {
-            return DataError::Nothing { source_name, found };
-        }
-        let training = parts.iter().map(SourcePart::items).sum();
-        match parts.first().map(|part| &part.shape) {
-            Some(SampleShape::Tokens(length)) => {
-                DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
-            }
-            Some(SampleShape::Masked(length, _)) => {
-                DataError::TooShort { source_name, tokens: there, training, needed: *length }
-            }
-            Some(SampleShape::Rows(_)) => {
-                DataError::TooFewConversations { source_name, sequences: there, training }
-            }
-            Some(SampleShape::Labelled(_)) => DataError::TooFewTexts { source_name, texts: there, training },
-            _ => DataError::TooFewImages { source_name, images: there, training },
-        }
-    };
-    let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
-    if weights.is_empty() {
-        let samples: Vec<u64> = training.iter().map(SourcePart::samples).collect();
-        let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
-        let mixture = Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training))?;
-        for (source, _) in names.iter().zip(&samples).filter(|(_, samples)| **samples == 0) {
-            tracing::warn!(source, "a source is shorter than one sample and is not trained on");
-        }
-        return Ok(mixture);
-    }
-    if let Some(at) = training.iter().position(|part| part.samples() == 0) {
-        return Err(too_short(training[at].source.name.clone(), &training[at..=at]));
-    }
-    Mixture::by_weights(&weights).ok_or_else(|| too_short("data.sources".to_owned(), training))
-}
-
-/// Describes the content of files without a single item; `None`: nothing to add.
-fn without_items(parts: &[SourcePart]) -> Option<String> {
-    let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
-    let are_texts = matches!(parts.first().map(|part| &part.shape), Some(SampleShape::Labelled(_)));
-    let mut left_out = 0;
-    for size in parts.iter().map(|part| part.source.size()) {
-        (files, bytes) = (files + size.files, bytes + size.bytes);
-        records += size.records;
-        bad.add(&size.bad);
-        left_out += size.conversations.left_out;
-    }
-    if left_out > 0 && are_texts {
-        return Some(format!(
-            "{} {} left out, longer than a sequence: raise data.sequence_length, or say data.classification.too_long = \"cut\"",
-            counted(left_out, "labelled text"),
-            were(left_out)
-        ));
-    }
-    if left_out > 0 {
-        return Some(format!(
-            "{} {} left out, longer than a sequence or without trained tokens in one: raise data.sequence_length, or say data.conversations.too_long = \"cut\"",
-            counted(left_out, "conversation"),
-            were(left_out)
-        ));
-    }
-    if files > 0 && bytes == 0 {
-        let its = if files == 1 { "its file".to_owned() } else { format!("each of its {files} files") };
-        return Some(format!("{its} is empty (0 bytes); fetch it again, or name another one"));
-    }
-    let (count, examples) = (bad.count, bad.examples.join("; "));
-    let (good, all_bad) = (counted(records, "record"), counted(count, "record"));
-    match (records, count) {
-        (0, 0) => parts.iter().all(|part| part.source.has_records()).then(|| {
-            "its files have no records: there is no row behind a table's head, or no line of JSON".to_owned()
-        }),
-        (0, _) => Some(format!("of {all_bad} that {} read, none is good: {examples}", were(count))),
-        (_, 0) => Some(format!("there is no token in the {good} that {} read", were(records))),
-        _ => Some(format!(
-            "there is no token in the {good} that {} read beside {count} bad: {examples}",
-            were(records)
-        )),
-    }
 }

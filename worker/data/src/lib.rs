@@ -32,6 +32,7 @@ mod leftover;
 mod lent;
 mod looked;
 mod masking;
+mod mixed;
 mod named;
 mod names;
 mod notes;

@@ -44,13 +44,18 @@ pub(super) struct Makers<'a> {
     pub(super) has_failed: AtomicBool,
 }
 
+/// A piece's index, the bytes of the file that were read for it, and the result.
+type Told = (usize, u64, Result<MadePiece, DataError>);
+
 /// A piece, with the channel for its result.
 struct Job<'a> {
     index: usize,
+    /// Bytes of the file that were read for it.
+    bytes: u64,
     piece: Piece,
     file: &'a Origin,
     recipe: (&'a Recipe, blake3::Hash),
-    tell: Sender<(usize, Result<MadePiece, DataError>)>,
+    tell: Sender<Told>,
 }
 
 /// Runs the threads while `read` runs. The lease holds the results.
@@ -79,7 +84,7 @@ fn take_jobs<'a>(waiting: &Mutex<Receiver<Job<'a>>>, maker: Maker<'a>, lease: &L
         let Ok(job) = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return };
         let made = maker.make_piece(job.piece, job.file, job.recipe, lease);
         // A closed receiver means that its owner failed.
-        let _ = job.tell.send((job.index, made));
+        let _ = job.tell.send((job.index, job.bytes, made));
     }
 }
 
@@ -101,25 +106,29 @@ impl<'a> Makers<'a> {
         let recipe = (recipe, recipe.hash(file.path()));
         let (tell, told) = channel();
         let (mut unread, mut made) = (Vec::new(), Vec::new());
-        let mut take = |(index, piece): (usize, Result<MadePiece, DataError>)| {
+        let (mut before, mut done) = (0, 0);
+        let mut take = |(index, bytes, piece): Told, work: &mut FileWork<'_>| {
             let piece = piece?;
             accept(&piece.bad)?;
             made.push((index, piece));
+            done += bytes;
+            work.has_prepared(done);
             Ok(())
         };
         while let Some(mut piece) = pieces.next_piece()? {
-            work.has_read(pieces.read_bytes());
+            let bytes = pieces.read_bytes().saturating_sub(before);
+            before += bytes;
             let (bad, notes) = (std::mem::take(&mut piece.bad), std::mem::take(&mut piece.notes));
             accept(&bad)?;
             work.goes_on()?;
-            told.try_iter().try_for_each(&mut take)?;
-            let job = Job { index: unread.len(), piece, file, recipe, tell: tell.clone() };
+            told.try_iter().try_for_each(|told| take(told, work))?;
+            let job = Job { index: unread.len(), bytes, piece, file, recipe, tell: tell.clone() };
             unread.push((bad, notes));
             // The queue is closed only if a thread panicked, and then the scope panics too.
             self.queue.send(job).map_err(|_| DataError::Stopped)?;
         }
         drop(tell);
-        told.into_iter().try_for_each(&mut take)?;
+        told.into_iter().try_for_each(|told| take(told, work))?;
         if made.len() < unread.len() {
             return Err(DataError::Stopped);
         }

@@ -12,7 +12,7 @@ pub struct Work {
     files_done: AtomicU64,
     bytes: AtomicU64,
     hashed_bytes: AtomicU64,
-    read_bytes: AtomicU64,
+    prepared_bytes: AtomicU64,
     found_bytes: AtomicU64,
     items: AtomicU64,
     made: AtomicU64,
@@ -30,8 +30,8 @@ pub struct WorkDone {
     pub bytes: u64,
     /// Hashed bytes; files are hashed before they are read.
     pub hashed_bytes: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
+    /// Bytes whose records are in shards.
+    pub prepared_bytes: u64,
     /// Bytes of files prepared before.
     pub found_bytes: u64,
     /// Tokens or images in made or found shards.
@@ -57,7 +57,7 @@ impl Work {
             files_done: get(&self.files_done),
             bytes: get(&self.bytes),
             hashed_bytes: get(&self.hashed_bytes),
-            read_bytes: get(&self.read_bytes),
+            prepared_bytes: get(&self.prepared_bytes),
             found_bytes: get(&self.found_bytes),
             items: get(&self.items),
             made: get(&self.made),
@@ -94,12 +94,12 @@ pub(super) struct FileWork<'a> {
     has_failed: &'a AtomicBool,
     bytes: u64,
     hashed: u64,
-    read: u64,
+    prepared: u64,
 }
 
 impl<'a> FileWork<'a> {
     pub(super) fn new(work: &'a Work, has_failed: &'a AtomicBool, bytes: u64) -> Self {
-        Self { work, has_failed, bytes, hashed: 0, read: 0 }
+        Self { work, has_failed, bytes, hashed: 0, prepared: 0 }
     }
 
     /// Fails after another file has failed or a stop was requested.
@@ -112,15 +112,15 @@ impl<'a> FileWork<'a> {
         advance(&self.work.hashed_bytes, &mut self.hashed, bytes.min(self.bytes));
     }
 
-    /// Counts read bytes.
-    pub(super) fn has_read(&mut self, bytes: u64) {
-        advance(&self.work.read_bytes, &mut self.read, bytes.min(self.bytes));
+    /// Counts bytes whose records are in shards.
+    pub(super) fn has_prepared(&mut self, bytes: u64) {
+        advance(&self.work.prepared_bytes, &mut self.prepared, bytes.min(self.bytes));
     }
 
     /// Counts the file as prepared; `was_found`: it already was.
     pub(super) fn finish(mut self, was_found: bool) {
         self.has_hashed(self.bytes);
-        self.has_read(self.bytes);
+        self.has_prepared(self.bytes);
         self.work.files_done.fetch_add(1, Ordering::Relaxed);
         if was_found {
             self.work.found_bytes.fetch_add(self.bytes, Ordering::Relaxed);

@@ -112,7 +112,7 @@ impl Pipe for Channels {
 /// A training's losses, the loss of an evaluation, and the parameters by name.
 pub type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
 
-const STEPS: u64 = 50;
+const STEPS: u64 = 20;
 
 /// Four sequences a step in micro-batches of two.
 #[must_use]
@@ -137,7 +137,7 @@ pub fn batch(step: u64) -> Batch {
     batch.seeded((0..sequences).map(|at| step * 8 + u64::from(at)).collect()).into()
 }
 
-/// Trains 50 steps, and evaluates.
+/// Trains 20 steps, and evaluates.
 #[must_use]
 pub fn trained(mut engine: Engine) -> Trained {
     let losses = (0..STEPS).map(|step| engine.train_step(step, &batch(step)).unwrap().loss).collect();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::BinaryBytes;
-use longhaul_checkpoint::{BaseModel, Companions, beside_base};
+use longhaul_checkpoint::{BaseModel, CHAT_TEMPLATE, Companions, beside_base};
 use longhaul_common::config::{DataConfig, RunConfig};
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_data::Tokenizer;
@@ -186,6 +186,27 @@ pub(super) fn companions(
     match &config.data.classification {
         Some(classification) => of_base.with_classes(whole, &classification.labels),
         None => Ok(of_base),
+    }
+}
+
+/// Returns the chat template that the run names in place of the model's: checkpoints carry it on. A machine that trains on others' data may lack it.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn of_template(config: &RunConfig, data_is_remote: bool) -> Result<Companions> {
+    let named = config.data.conversations.as_ref().and_then(|settings| settings.chat_template.as_deref());
+    let Some(path) = named else { return Ok(Companions::default()) };
+    match std::fs::read(path) {
+        Ok(template) => Ok([(CHAT_TEMPLATE.to_owned(), template.into())].into_iter().collect()),
+        Err(error) if data_is_remote => {
+            tracing::warn!(
+                path,
+                %error,
+                "this machine has no file of data.conversations.chat_template, so its checkpoints have the model's template, or none"
+            );
+            Ok(Companions::default())
+        }
+        Err(error) => Err(error).with_context(|| format!("read data.conversations.chat_template = {path:?}")),
     }
 }
 

@@ -14,9 +14,7 @@ use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::{ModelSpec, SynchronisedLayout};
 use longhaul_data::tasks::TaskFile;
-use longhaul_data::{
-    BlockProvider, BlockStore, DataError, Dataset, HeldOutChat, ReadAhead, TextEnds, Tokenizer, Work,
-};
+use longhaul_data::{BlockProvider, BlockStore, DataError, Dataset, ReadAhead, TextEnds, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
@@ -77,13 +75,9 @@ impl DeviceThread {
             let selective = self.config.train.selective_backward.as_ref();
             let (seed, samples) = (self.config.run.seed, text.data.samples());
             let selector = selective.map(|config| Selector::new(config, seed, samples));
-            let companions = prepared.companions.clone();
             if !outbox(FromDevice::Prepared(prepared)) {
                 break;
             }
-            let tasks = (!text.tasks.is_empty())
-                .then(|| self.tasks(&text, &companions, engine.spec()))
-                .transpose()?;
             let device = Device {
                 worker: self.worker,
                 config: (*self.config).clone(),
@@ -92,7 +86,7 @@ impl DeviceThread {
                 low_rank,
                 selector,
                 data: &text.data,
-                tasks,
+                tasks: text.tasks.clone(),
                 read_ahead: &text.read_ahead,
                 network: Some(Arc::clone(&self.network)),
                 barrier: Arc::clone(&self.barrier),
@@ -126,24 +120,28 @@ impl DeviceThread {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
-        let tasks = read_tasks(&config.evaluate.tasks)?;
+        let files = read_tasks(&config.evaluate.tasks)?;
         let slot = self.membership.slot.folder();
         let places =
             ModelPlaces { given: args.model.as_deref(), cache_dir: &self.membership.cache_dir, slot };
         let base = base_model::open(config, &places, &self.membership.base_model, &self.network)?;
-        let (tokenizer, data) =
-            if args.data_is_remote() { self.open_remote()? } else { self.open_here(base.as_deref())? };
+        let (tokenizer, data) = match args.data_is_remote() {
+            true => self.open_remote()?,
+            false => self.open_here(base.as_deref(), &files)?,
+        };
+        let tasks = self.tasks(&tokenizer, base.as_deref(), &files)?;
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
         Ok(Text { tokenizer, data, tasks, read_ahead, device, base })
     }
 
     /// Opens data that this machine can read, and lends it to peers if the configuration allows.
-    fn open_here(&self, base: Option<&BaseModel>) -> Result<(Tokenizer, Arc<Dataset>)> {
+    fn open_here(&self, base: Option<&BaseModel>, files: &[TaskFile]) -> Result<(Tokenizer, Arc<Dataset>)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = base_model::tokenizer_of(&config.data, base)?;
-        // Refuses a mismatch of model and tokens before any data is prepared.
+        // Refuses a mismatch of model and tokens, or questions that do not fit, before any data is prepared.
         ModelSpec::of(config, tokenizer.vocabulary())?;
+        self.tasks(&tokenizer, base, files)?;
         let data =
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
         let work = Work::default();
@@ -238,14 +236,41 @@ impl DeviceThread {
         Ok((tokenizer, Arc::new(data)))
     }
 
-    /// Returns the questions with the special tokens that the model's files name.
-    fn tasks(&self, text: &Text, companions: &Companions, spec: &ModelSpec) -> Result<RunTasks> {
-        let tasks = &self.config.evaluate.tasks;
+    /// Returns the questions with the special tokens that the model's files name; `None`: there are none.
+    ///
+    /// # Errors
+    /// The model cannot score one.
+    fn tasks(
+        &self,
+        tokenizer: &Tokenizer,
+        base: Option<&BaseModel>,
+        files: &[TaskFile],
+    ) -> Result<Option<RunTasks>> {
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let whole = ModelSpec::of(&self.config, tokenizer.vocabulary())?;
+        let companions = self.companions(tokenizer, &whole, base)?;
         let named = TextEnds::among(|name| companions.get(name).map(|file| &**file));
-        let (tokenizer, ends) = (text.tokenizer.clone(), end_tokens(companions));
-        let (context, most) = (spec.context as usize, tasks.answer_tokens as usize);
-        let reading = Reading::new(tokenizer, &named, ends, HeldOutChat::beside(None)?, context, most);
-        Ok(RunTasks { files: text.tasks.clone(), reading, scored: None })
+        let most = self.config.evaluate.tasks.answer_tokens as usize;
+        let (tokenizer, ends) = (tokenizer.clone(), end_tokens(&companions));
+        let reading = Reading::new(tokenizer, &named, ends, None, whole.context as usize, most);
+        for file in files {
+            reading.encoder.check(file).context("evaluate.tasks")?;
+        }
+        Ok(Some(RunTasks { files: files.into(), reading, scored: None }))
+    }
+
+    fn companions(
+        &self,
+        tokenizer: &Tokenizer,
+        whole: &ModelSpec,
+        base: Option<&BaseModel>,
+    ) -> Result<Companions> {
+        let of_template = base_model::of_template(&self.config, self.membership.args.data_is_remote())?;
+        // The tokens are of this tokenizer, also where the model's folder has another one.
+        let of_data = of_template.or(Companions::of_tokenizer(tokenizer.json()));
+        Ok(of_data.or(base_model::companions(&self.config, whole, base)?))
     }
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
@@ -263,14 +288,13 @@ impl DeviceThread {
         }
         let parameters = SynchronisedLayout::new(&spec).synchronised(initial);
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
-        // The tokens are of this tokenizer, also where the model's folder has another one.
-        let of_data = Companions::of_tokenizer(tokenizer.json());
+        let companions = self.companions(tokenizer, &whole, base.as_deref())?;
         let prepared = Prepared {
             rank,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
             gpu: if let tch::Device::Cuda(gpu) = *device { Some(gpu) } else { None },
             spec,
-            companions: of_data.or(base_model::companions(config, &whole, base.as_deref())?),
+            companions,
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
@@ -285,7 +309,7 @@ struct Text {
     tokenizer: Tokenizer,
     data: Arc<Dataset>,
     /// Questions that are scored during the run.
-    tasks: Vec<TaskFile>,
+    tasks: Option<RunTasks>,
     read_ahead: ReadAhead<Batch>,
     device: tch::Device,
     /// The model that the run starts from; `None`: random weights.

@@ -24,6 +24,12 @@ pub struct EvaluateArgs {
     /// The column of the text in files of `--text` that have columns.
     #[arg(long, value_name = "NAME", default_value = "text")]
     pub text_column: String,
+    /// A chat template's file, for conversations. Default: that of the model.
+    #[arg(long, value_name = "FILE", requires = "text")]
+    pub chat_template: Option<PathBuf>,
+    /// The day for chat templates that ask for it, as `2024-07-26`.
+    #[arg(long, value_name = "DAY", requires = "text")]
+    pub date: Option<String>,
     /// Evaluate only the first questions or texts of each file.
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,

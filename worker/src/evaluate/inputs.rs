@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use longhaul_data::tasks::{HeldOutFile, TaskFile};
+use longhaul_data::tasks::{Content, HeldOutFile, TaskFile};
 
 use crate::cli::{EvaluateArgs, TaskName};
 
@@ -33,5 +33,11 @@ impl Inputs {
             ensure!(!tasks.is_empty(), "--few-shot is for questions: name their files with --task");
         }
         Ok(Self { texts, tasks })
+    }
+
+    /// Whether some file has conversations, which need a chat template.
+    pub(super) fn has_conversations(&self) -> bool {
+        let documents = self.texts.iter().flat_map(|file| &file.documents);
+        documents.into_iter().any(|document| matches!(document.content, Content::Conversation(_)))
     }
 }

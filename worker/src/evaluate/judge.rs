@@ -31,12 +31,12 @@ pub struct Judge<'a> {
 }
 
 /// Texts to tokens and back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reading {
     /// Texts to tokens.
     pub encoder: Encoder,
-    /// The chat template of conversations.
-    pub chat: HeldOutChat,
+    /// The chat template of conversations; `None`: there are none.
+    pub chat: Option<HeldOutChat>,
     /// Tokens that end a generated answer.
     pub ends: Vec<u32>,
     /// Most tokens of a generated answer.
@@ -86,7 +86,8 @@ impl Judge<'_> {
         let mut progress = self.shows.then(|| Progress::new(&file.path, "bytes", all));
         for document in &file.documents {
             let refused = |reason| TaskError::Question { place: file.place(document), reason };
-            let whole = self.reading.encoder.whole(&document.content, &self.reading.chat).map_err(refused)?;
+            let whole =
+                self.reading.encoder.whole(&document.content, self.reading.chat.as_ref()).map_err(refused)?;
             let length = document.content.bytes();
             let far = |share: f64| {
                 let done = read + (length as f64 * share) as usize;

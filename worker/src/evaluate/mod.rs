@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use longhaul_checkpoint::end_tokens;
+use longhaul_checkpoint::{OpenedModel, end_tokens};
+use longhaul_common::model::Head;
 use longhaul_data::tasks::Encoder;
 use longhaul_data::{HeldOutChat, TextEnds, Tokenizer};
 use longhaul_engine::{Generator, choose_device};
@@ -55,9 +56,15 @@ fn evaluate_until(args: &EvaluateArgs, stop: &AtomicBool) -> Result<()> {
     let device = choose_device(&args.compute.device)?;
     let inputs = Inputs::read(args)?;
     let model = args.model.open()?;
+    check_kind(&model)?;
     let tokenizer = tokenizer_of(&model)?;
     let named = TextEnds::beside(beside_tokenizer(&model))?;
-    let chat = HeldOutChat::beside(beside_tokenizer(&model))?;
+    let chat = inputs
+        .has_conversations()
+        .then(|| {
+            HeldOutChat::open(args.chat_template.as_deref(), beside_tokenizer(&model), args.date.as_deref())
+        })
+        .transpose()?;
     let generator = Generator::new(&model.spec, &model.parameters, device, args.compute.threads())?;
     let ends = end_tokens(&model.companions);
     drop(model);
@@ -91,7 +98,7 @@ impl Reading {
         tokenizer: Tokenizer,
         named: &TextEnds,
         mut ends: Vec<u32>,
-        chat: HeldOutChat,
+        chat: Option<HeldOutChat>,
         context: usize,
         answer_tokens: usize,
     ) -> Self {
@@ -105,6 +112,21 @@ impl Reading {
         let encoder = Encoder::new(tokenizer, first, context);
         Self { encoder, chat, ends, answer_tokens }
     }
+}
+
+/// Refuses a model that continues no text.
+fn check_kind(model: &OpenedModel) -> Result<()> {
+    let spec = &model.spec;
+    let what = match (spec.kind.is_of_images(), &spec.encoder) {
+        (true, _) => "classifies images",
+        (false, Some(encoder)) if matches!(encoder.head, Head::Classes(_)) => "classifies texts",
+        (false, Some(_)) => "is an encoder",
+        (false, None) => return Ok(()),
+    };
+    bail!(
+        "{} {what}, and perplexity and tasks are of models that continue text: see the validation loss of its run",
+        model.path.display()
+    )
 }
 
 fn print(outcome: &Outcome, as_json: bool) -> Result<()> {

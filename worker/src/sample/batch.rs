@@ -2,22 +2,28 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
+use std::mem;
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use longhaul_data::{Detokenizer, Dialogue};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::{Speaker, read_prompt, show};
 
 /// Most bytes of a prompt.
 const PROMPT_MAX: u64 = 16 << 20;
 
+/// Keys of an answer, which no line of the file may have.
+const ANSWER: [&str; 2] = ["text", "finish_reason"];
+
 /// A prompt of the file.
 #[derive(Debug)]
 struct Prompt {
     line: u64,
     text: String,
+    /// Other keys of its line, which its answer repeats.
+    others: Map<String, Value>,
 }
 
 /// The lines of a file of prompts.
@@ -28,7 +34,7 @@ struct Prompts {
 }
 
 impl Speaker {
-    /// Continues each prompt of a file, `batch` at once, and prints a line of JSON for each, in order; with a dialogue, answers each as its next message.
+    /// Continues each prompt of a file, `batch` at once, and prints a line of JSON for each, in order, with the other keys of its line; with a dialogue, answers each as its next message.
     ///
     /// # Errors
     /// Before any is continued: a prompt cannot be read, or holds nothing that the tokenizer knows, by its line; or there is none.
@@ -37,15 +43,15 @@ impl Speaker {
             let prompt = prompt?;
             let tokens = self.tokens_of(&prompt.text, dialogue);
             let place = || format!("line {} of --prompts", prompt.line);
-            tokens.map(|tokens| (prompt.text, tokens)).with_context(place)
+            let tokens = tokens.with_context(place)?;
+            Ok((prompt, tokens))
         };
-        let (texts, tokens): (Vec<_>, Vec<_>) =
+        let (mut prompts, tokens): (Vec<_>, Vec<_>) =
             Prompts::open(file)?.map(read).collect::<Result<Vec<_>>>()?.into_iter().unzip();
-        ensure!(!texts.is_empty(), "--prompts {} has no prompt", file.display());
-        for (prompts, tokens) in texts.chunks(batch).zip(tokens.chunks(batch)) {
-            for (prompt, (text, finish_reason)) in prompts.iter().zip(self.speak_all(tokens)?) {
-                let answer = json!({"prompt": prompt, "text": text, "finish_reason": finish_reason});
-                if !show(&format!("{answer}\n"))? {
+        ensure!(!prompts.is_empty(), "--prompts {} has no prompt", file.display());
+        for (prompts, tokens) in prompts.chunks_mut(batch).zip(tokens.chunks(batch)) {
+            for (prompt, (text, finish_reason)) in prompts.iter_mut().zip(self.speak_all(tokens)?) {
+                if !show(&format!("{}\n", prompt.answered(text, finish_reason)))? {
                     return Ok(());
                 }
             }
@@ -92,6 +98,18 @@ impl Speaker {
     }
 }
 
+impl Prompt {
+    /// Returns its line with an answer. Its other keys are taken.
+    fn answered(&mut self, text: String, finish_reason: &str) -> Value {
+        let mut answer = mem::take(&mut self.others);
+        answer.insert("prompt".to_owned(), mem::take(&mut self.text).into());
+        for (key, value) in ANSWER.into_iter().zip([text.as_str(), finish_reason]) {
+            answer.insert(key.to_owned(), value.into());
+        }
+        Value::Object(answer)
+    }
+}
+
 impl Prompts {
     fn open(file: &Path) -> Result<Self> {
         let is_json = file.extension().is_some_and(|extension| extension == "jsonl");
@@ -120,8 +138,9 @@ impl Prompts {
             let text = text.trim_end_matches(['\r', '\n']);
             let text = if self.line == 1 { text.trim_start_matches('\u{feff}') } else { text };
             if !text.trim().is_empty() {
-                let text = if self.is_json { prompt_of(text)? } else { text.to_owned() };
-                return Ok(Some(Prompt { line: self.line, text }));
+                let (text, others) =
+                    if self.is_json { prompt_of(text)? } else { (text.to_owned(), Map::new()) };
+                return Ok(Some(Prompt { line: self.line, text, others }));
             }
         }
     }
@@ -136,19 +155,22 @@ impl Iterator for Prompts {
     }
 }
 
-/// Returns the prompt in a line of JSON.
-fn prompt_of(line: &str) -> Result<String> {
-    let text = match serde_json::from_str(line).context("it is no JSON")? {
-        Value::String(text) => text,
+/// Returns the prompt in a line of JSON, and the line's other keys.
+fn prompt_of(line: &str) -> Result<(String, Map<String, Value>)> {
+    let (text, others) = match serde_json::from_str(line).context("it is no JSON")? {
+        Value::String(text) => (text, Map::new()),
         Value::Object(mut row) => match row.remove("prompt") {
-            Some(Value::String(text)) => text,
+            Some(Value::String(text)) => (text, row),
             Some(other) => bail!("its `prompt` is {other}: give a string"),
             None => bail!("it has no `prompt`, but {}", row.keys().cloned().collect::<Vec<_>>().join(", ")),
         },
         other => bail!("{other} is neither a string nor an object with `prompt`"),
     };
     ensure!(!text.trim().is_empty(), "its prompt is empty");
-    Ok(text)
+    if let Some(taken) = ANSWER.into_iter().find(|key| others.contains_key(*key)) {
+        bail!("its `{taken}` would be overwritten by the answer's: name it otherwise");
+    }
+    Ok((text, others))
 }
 
 #[cfg(test)]
@@ -178,7 +200,7 @@ mod tests {
 
     #[test]
     fn lines_of_json_are_strings_or_objects_and_others_are_named() {
-        let text = "\"a\\nb\"\n{\"id\": 1, \"prompt\": \"c\"}\n{\"id\": 1}\n{\"prompt\": 3}\n[]\n{\n\" \"\n";
+        let text = "\"a\\nb\"\n{\"id\": 1, \"prompt\": \"c\"}\n{\"id\": 1}\n{\"prompt\": 3}\n[]\n{\n\" \"\n{\"prompt\": \"d\", \"text\": 1}\n";
         let all = read(true, text);
         assert_eq!(all[..2], [found(1, "a\nb"), found(2, "c")]);
         let errors: Vec<String> = all.into_iter().filter_map(Result::err).collect();
@@ -188,8 +210,20 @@ mod tests {
             "line 5 of --prompts: [] is neither",
             "line 6 of --prompts: it is no JSON",
             "line 7 of --prompts: its prompt is empty",
+            "line 8 of --prompts: its `text` would be overwritten",
         ];
         assert_eq!(errors.len(), says.len());
         assert!(errors.iter().zip(says).all(|(error, says)| error.starts_with(says)), "{errors:?}");
+    }
+
+    #[test]
+    fn an_answer_repeats_the_other_keys_of_its_line() {
+        let line = r#"{"id": [7], "prompt": "a", "origin": {"page": "b"}}"#;
+        let (text, others) = prompt_of(line).unwrap();
+        let answer = Prompt { line: 1, text, others }.answered("c".to_owned(), "stop");
+        let expected = serde_json::json!({
+            "id": [7], "prompt": "a", "origin": {"page": "b"}, "text": "c", "finish_reason": "stop"
+        });
+        assert_eq!(answer, expected);
     }
 }

@@ -179,6 +179,7 @@ impl Device<'_> {
         if let Some(place) = enter.place {
             self.join(*place)?;
         }
+        self.score_again_after(enter.round);
         let first = schedule.steps_of(enter.round).start;
         let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {

@@ -160,7 +160,7 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let (mut fitting, mut divided) = (0, 0);
-    for _ in 0..200 {
+    for _ in 0..120 {
         config.sync = longhaul_common::config::SyncConfig::of(
             [longhaul_common::config::SyncPreset::Auto, longhaul_common::config::SyncPreset::Dense]
                 [rng.random_range(0..2)],
@@ -189,7 +189,7 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
             assert!(prediction.step_s >= best * (1.0 - 1e-9), "{} for {best}", prediction.step_s);
         }
     }
-    assert!(fitting > 100 && divided > 5, "{fitting}, {divided}");
+    assert!(fitting > 60 && divided > 3, "{fitting}, {divided}");
 }
 
 /// Four equal devices and four equal stages at one site: 1F1B is idle for three of seven tasks, and dividing leaves a third of that.

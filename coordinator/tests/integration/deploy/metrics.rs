@@ -59,6 +59,7 @@ fn everything() -> Metrics {
     status["links"] =
         json!([{ "from": "a", "to": "b", "bytes_per_s": 1.0, "round_trip_s": 1.0, "seen_s": null }]);
     status["refused"] = json!([{ "site": "a", "reason": "norm", "count": 1, "round": 1, "by": "w1" }]);
+    status["scores"] = json!([{ "task": "arc", "measure": "acc", "value": 0.5, "questions": 4, "step": 1 }]);
     status["members"] = json!([{
         "id": "w1", "site": "a", "part": 1, "device": "cpu", "state": "training", "health": "slow", "step": 1,
         "tokens_per_s": 1.0, "state_hash": null, "density": 0.1, "value_bits": 4.0, "last_seen_s": 1.0,

@@ -5,7 +5,7 @@ use longhaul_common::model::ModelSpec;
 
 /// Rank of adapters.
 const RANK: u32 = 16;
-const KINDS: [ModelKind; 13] = [
+const KINDS: [ModelKind; 16] = [
     ModelKind::Gpt2,
     ModelKind::Llama,
     ModelKind::Mistral,
@@ -19,6 +19,9 @@ const KINDS: [ModelKind; 13] = [
     ModelKind::Olmo2,
     ModelKind::Gemma2,
     ModelKind::Gemma3,
+    ModelKind::Bert,
+    ModelKind::Roberta,
+    ModelKind::Electra,
 ];
 
 /// A model and a step of it.
@@ -133,5 +136,6 @@ fn case(kind: ModelKind, size: Size, precision: Precision, rank: u32) -> Option<
     let adapters = if rank > 0 { format!(" lora {rank}") } else { String::new() };
     let name = format!("{} {} {}{adapters}", kind.name(), size.name, numbers(precision));
     let work = Work { sequences: 8, length: 128, precision, rank };
-    Some(Case { name, spec: ModelSpec::resolve(&config, 0).ok()?, work })
+    let spec = ModelSpec::resolve(&config, size.vocabulary).ok()?;
+    Some(Case { name, spec, work })
 }

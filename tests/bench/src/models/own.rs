@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use longhaul_checkpoint::{BaseModel, describe_model};
 use longhaul_common::config::{LoraConfig, TrainConfig};
 use longhaul_common::model::ModelSpec;
+use longhaul_data::LABEL_BIT;
 use longhaul_engine::models::{Model, Parameters};
 use longhaul_engine::{Batch, Engine, choose_device, keep_freed_memory};
 use longhaul_worker::train::first_state;
@@ -38,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut engine = engine(&args.folder, args.work)?;
     let loaded = Loaded { seconds: began.elapsed().as_secs_f64(), peak_bytes: peak_bytes()? };
     println!("{}", json!(loaded));
-    let batch = batch(engine.spec().vocabulary, args.work);
+    let batch = batch(engine.spec(), args.work);
     for (step, line) in (0..).zip(std::io::stdin().lock().lines()) {
         let line = line.context("read a question")?;
         let began = now();
@@ -77,11 +78,31 @@ fn engine(folder: &Path, work: Work) -> Result<Engine> {
     Ok(Engine::with_parameters(&spec, &train, STEPS, &first, frozen, threads)?)
 }
 
+/// Every so many tokens, one is masked.
+const MASKED_EVERY: u32 = 7;
+/// The token in its place.
+const MASK: u32 = 4;
+/// Tokens below it are special ones.
+const FIRST_TOKEN: u32 = 8;
+
 /// The reference's tokens.
-fn batch(vocabulary: u32, work: Work) -> Batch {
-    let mut batch = Batch::new(work.length as usize);
+fn token(vocabulary: u32, sequence: u32, place: u32) -> u32 {
+    FIRST_TOKEN + (place * place + 31 * sequence) % (vocabulary - FIRST_TOKEN)
+}
+
+fn batch(spec: &ModelSpec, work: Work) -> Batch {
+    let length = work.length as usize;
+    let mut batch = if spec.encoder.is_some() { Batch::of_masked(length) } else { Batch::new(length) };
     for sequence in 0..work.sequences {
-        batch.push((0..=work.length).map(|place| (place * place + 31 * sequence) % vocabulary));
+        let token = |place| token(spec.vocabulary, sequence, place);
+        let word = |place: u32| match place.is_multiple_of(MASKED_EVERY) {
+            true => i64::from(MASK) | (i64::from(token(place)) + 1) << LABEL_BIT,
+            false => token(place).into(),
+        };
+        match spec.encoder {
+            Some(_) => batch.push_masked_words((0..work.length).map(word)),
+            None => batch.push((0..=work.length).map(token)),
+        }
     }
     batch
 }
@@ -92,8 +113,7 @@ fn write_logits(engine: &Engine, work: Work, into: &Path) -> Result<f64> {
     engine.parameters_to_host(&mut values)?;
     let parameters = Parameters::new(spec, &values, engine.device())?;
     let model = Model::of_all(spec, &parameters, work.precision)?;
-    let tokens: Vec<i64> =
-        (0..i64::from(work.length)).map(|place| place * place % i64::from(spec.vocabulary)).collect();
+    let tokens: Vec<i64> = (0..work.length).map(|place| token(spec.vocabulary, 0, place).into()).collect();
     let logits = tch::no_grad(|| model.logits(&Tensor::from_slice(&tokens).unsqueeze(0)))?;
     let logits = Vec::<f32>::try_from(logits.to_kind(Kind::Float).flatten(0, -1))?;
     let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::DataError;
+
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -53,6 +55,17 @@ impl fmt::Display for Date {
 }
 
 impl Date {
+    /// Reads the value of an option.
+    ///
+    /// # Errors
+    /// It is no day.
+    pub(super) fn read(text: &str) -> Result<Self, DataError> {
+        text.parse().map_err(|()| DataError::ChatTemplate {
+            place: "--date".to_owned(),
+            reason: format!("{text:?} is no day such as 2024-07-26"),
+        })
+    }
+
     fn days_of(self, month: u32) -> u32 {
         let is_leap =
             self.year.is_multiple_of(4) && !self.year.is_multiple_of(100) || self.year.is_multiple_of(400);

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use super::date::Date;
 use super::extras::Extras;
 use super::found::find;
 use super::message::{ASSISTANT, Message, SYSTEM};
+use super::options::{by_options, error_by_options};
 use super::template::ChatTemplate;
 use crate::DataError;
 
@@ -27,14 +29,14 @@ impl Dialogue {
         folder: Option<&Path>,
         date: Option<&str>,
     ) -> Result<Option<Self>, DataError> {
-        let no_date = |text: &str| DataError::ChatTemplate {
-            place: "the date".to_owned(),
-            reason: format!("{text:?} is no day such as 2024-07-26"),
-        };
-        let date = date.map(|text| text.parse().map_err(|()| no_date(text))).transpose()?;
-        let found = find(given, folder)?;
+        let date = date.map(Date::read).transpose()?;
+        let found = find(given, folder).map_err(error_by_options)?;
         let end = found.end();
-        Ok(found.template(date)?.map(|template| Self { template, messages: Vec::new(), end }))
+        Ok(found.template(date).map_err(error_by_options)?.map(|template| Self {
+            template,
+            messages: Vec::new(),
+            end,
+        }))
     }
 
     /// Returns the text of the token that ends an answer, the tokenizer's `eos_token`.
@@ -57,7 +59,8 @@ impl Dialogue {
     /// The template refuses the conversation.
     pub fn ask(&mut self, text: &str) -> Result<String, String> {
         self.push("user", text)?;
-        Ok(self.template.render(&self.messages, &Extras::default(), true)?.text)
+        let rendered = self.template.render(&self.messages, &Extras::default(), true);
+        Ok(rendered.map_err(|reason| by_options(&reason))?.text)
     }
 
     /// Adds the model's answer.

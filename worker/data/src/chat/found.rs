@@ -87,7 +87,10 @@ impl TextEnds {
     /// # Errors
     /// One cannot be read.
     pub fn beside(folder: Option<&Path>) -> Result<Self, DataError> {
-        let found = find(None, folder)?;
+        let mut found = Found::default();
+        if let Some(folder) = folder {
+            found.specials_in(|name| json(&folder.join(name)))?;
+        }
         Ok(Self { beginning: found.special(BEGINNING), end: found.end() })
     }
 

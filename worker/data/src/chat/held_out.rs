@@ -5,7 +5,10 @@ use std::path::Path;
 use longhaul_common::config::{ConversationKind, TooLong, TrainOn};
 use minijinja::Value;
 
+use super::date::Date;
 use super::encoded::Encoded;
+use super::message::Message;
+use super::options::{by_options, error_by_options};
 use super::{Chat, Conversation, Tokenizer, found};
 use crate::DataError;
 
@@ -34,13 +37,15 @@ impl HeldOutConversation {
 pub struct HeldOutChat(Chat);
 
 impl HeldOutChat {
-    /// Finds the template beside a tokenizer. Without one, pairs of texts can be tokenised alone.
+    /// Takes the template in the file `given`, or else beside the tokenizer in `folder`. `date` (`YYYY-MM-DD`) is that of `strftime_now`. Without a template, pairs of texts can
+    /// be tokenised alone.
     ///
     /// # Errors
-    /// It cannot be read or compiled.
-    pub fn beside(folder: Option<&Path>) -> Result<Self, DataError> {
-        let found = found::find(None, folder)?;
-        let (end, template) = (found.end(), found.template(None)?);
+    /// The template cannot be read or compiled, or the date is none.
+    pub fn open(given: Option<&Path>, folder: Option<&Path>, date: Option<&str>) -> Result<Self, DataError> {
+        let date = date.map(Date::read).transpose()?;
+        let found = found::find(given, folder).map_err(error_by_options)?;
+        let (end, template) = (found.end(), found.template(date).map_err(error_by_options)?);
         let (train_on, too_long) = (TrainOn::Assistant, TooLong::Cut);
         Ok(Self(Chat {
             kind: None,
@@ -63,14 +68,20 @@ impl HeldOutChat {
         conversation: &HeldOutConversation,
         tokenizer: &Tokenizer,
     ) -> Result<(Vec<u32>, Vec<bool>), String> {
-        let is_chat = matches!(conversation.0, Conversation::Messages(..));
-        if is_chat && self.0.template.is_none() {
-            return Err(
-                "the model has no chat template: put its `chat_template.jinja` beside its tokenizer.json"
-                    .to_owned(),
-            );
+        match &conversation.0 {
+            Conversation::Messages(..) if self.0.template.is_none() => {
+                return Err("the model has no chat template: name one with --chat-template".to_owned());
+            }
+            Conversation::Messages(messages, _) if !messages.iter().any(Message::is_scored) => {
+                return Err("it has no message of the assistant to score: leave it out".to_owned());
+            }
+            Conversation::Pair { .. } if self.0.end.is_none() => {
+                return Err("no tokenizer_config.json beside the model's tokenizer names an eos_token to end its completion: add that file".to_owned());
+            }
+            _ => {}
         }
-        let Encoded { tokens, trained, .. } = self.0.encode(&conversation.0, tokenizer)?;
+        let encoded = self.0.encode(&conversation.0, tokenizer);
+        let Encoded { tokens, trained, .. } = encoded.map_err(|reason| by_options(&reason))?;
         Ok((tokens, trained))
     }
 }

@@ -30,6 +30,11 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Whether it is an answer of the assistant that counts.
+    pub(super) fn is_scored(&self) -> bool {
+        self.role == ASSISTANT && self.is_trained != Some(false)
+    }
+
     pub(super) fn plain(role: &str, content: String) -> Result<Self, String> {
         let pairs = [("role", Value::from(role)), ("content", Value::from(content))];
         Self::read(&Value::from_pairs(pairs))

@@ -11,6 +11,7 @@ mod generation;
 mod held_out;
 mod message;
 mod numbers;
+mod options;
 mod python;
 mod rows;
 mod spans;

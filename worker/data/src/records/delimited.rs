@@ -1,9 +1,6 @@
 //! Tables with commas or tabs between values.
 
-use std::cell::{Cell, RefCell};
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use csv::ByteRecord;
 use longhaul_common::config::{Column, DataFormat, Dialect};
@@ -15,9 +12,9 @@ use super::input::{Input, MARK, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
 use super::labels::Beside;
 use super::remedies::Remedies;
-use super::rows::{Row, Rows};
+use super::rows::Row;
+use super::watched::{Watch, Watched};
 use super::{Record, Records, faults};
-use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
 use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
@@ -26,11 +23,7 @@ use crate::{DataError, Recipe};
 pub(super) struct Delimited {
     path: PathBuf,
     reader: csv::Reader<Watched>,
-    /// Bytes that may be read before the row ends.
-    left: Rc<Cell<u64>>,
-    /// Whether the row read last reaches the file's end.
-    at_end: Rc<Cell<bool>>,
-    rows: Rc<RefCell<Rows>>,
+    watch: Watch,
     position: Position,
     column: usize,
     /// The other columns of labelled texts.
@@ -62,11 +55,8 @@ impl Delimited {
         let (ahead, dialect) = (input.ahead(HEAD_BYTES_MAX)?, recipe.dialect);
         let Input { path, reader, position, packing, .. } = input;
         check_first_line(&ahead, recipe, packing).map_err(|reason| malformed(&path, 1, reason))?;
-        let left = Rc::new(Cell::new(RECORD_BYTES_MAX));
-        let at_end = Rc::new(Cell::new(false));
-        let rows = Rc::new(RefCell::new(Rows::new(dialect)));
-        let watched =
-            Watched { reader, left: Rc::clone(&left), at_end: Rc::clone(&at_end), rows: Rc::clone(&rows) };
+        let watch = Watch::new(dialect);
+        let watched = Watched { reader, watch: watch.clone() };
         let is_named = matches!(recipe.column, Column::Name(_));
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(dialect.delimiter)
@@ -82,8 +72,8 @@ impl Delimited {
             Column::Name(name) => {
                 let header =
                     reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?.clone();
-                let at_end = at_end.get();
-                let read = rows.borrow_mut().take(reader.position().byte());
+                let at_end = watch.is_at_end();
+                let read = watch.row_at(reader.position().byte());
                 let header = match (read, dialect.escape) {
                     (Some(row), Some(escape)) => unescaped(&header, row, escape),
                     _ => header,
@@ -100,9 +90,7 @@ impl Delimited {
         Ok(Self {
             path,
             reader,
-            left,
-            at_end,
-            rows,
+            watch,
             position,
             column,
             beside,
@@ -195,7 +183,7 @@ impl Delimited {
         // A cut may show only in values beside the text.
         let bad = error.or_else(|| self.row.iter().enumerate().find_map(is_bad));
         if let Some((column, cell, error)) = bad {
-            let is_last = self.at_end.get() && column + 1 == values;
+            let is_last = self.watch.is_at_end() && column + 1 == values;
             let found = NotUtf8::of_part(cell, error, self.noticed.has_characters, is_last);
             let reason = format!("it is {}", found.within(&format!("column {}", column + 1)));
             return Err(self.remedies.told(reason, found.remedy(self.packing)));
@@ -371,13 +359,13 @@ fn give_column(wanted: &str, names: &[&str]) -> String {
 
 impl Records for Delimited {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
-        self.left.set(RECORD_BYTES_MAX);
+        self.watch.begin_row();
         let read = self.reader.read_byte_record(&mut self.row);
         let line = self.reader.position().line();
         if !read.map_err(|error| malformed(&self.path, line, error.to_string()))? {
             return Ok(None);
         }
-        let row = self.rows.borrow_mut().take(self.reader.position().byte());
+        let row = self.watch.row_at(self.reader.position().byte());
         let text = self.text(row).and_then(faults::checked);
         if text.is_ok() {
             self.note_row(row, line);
@@ -417,28 +405,4 @@ impl Records for Delimited {
 
 fn malformed(path: &Path, line: u64, reason: String) -> DataError {
     DataError::Malformed { path: path.to_owned(), format: "a table", place: format!("line {line}"), reason }
-}
-
-/// A reader with a limit, which passes its bytes to [`Rows`].
-struct Watched {
-    reader: Box<dyn Read>,
-    left: Rc<Cell<u64>>,
-    /// Whether the end is reached.
-    at_end: Rc<Cell<bool>>,
-    rows: Rc<RefCell<Rows>>,
-}
-
-impl Read for Watched {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left.get() == 0 {
-            let reason = format!("a row has more than {RECORD_BYTES_MAX} bytes; is a quote not closed?");
-            return Err(io::Error::other(reason));
-        }
-        let wanted = buffer.len().min(usize::try_from(self.left.get()).unwrap_or(usize::MAX));
-        let read = self.reader.read(&mut buffer[..wanted])?;
-        self.rows.borrow_mut().see(&buffer[..read]);
-        self.at_end.set(read == 0);
-        self.left.set(self.left.get() - read as u64);
-        Ok(read)
-    }
 }

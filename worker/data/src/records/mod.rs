@@ -44,6 +44,7 @@ mod text;
 mod text_names;
 mod tokens;
 mod torn;
+mod watched;
 mod web_dataset;
 pub(crate) mod whole_rows;
 mod width;

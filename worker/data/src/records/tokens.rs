@@ -74,6 +74,12 @@ impl Tokens {
                 self.vocabulary
             );
         }
+        let signed = token.cast_signed();
+        if self.width == 4 && (NEGATIVE_MIN..0).contains(&signed) {
+            return format!(
+                "{token} is {signed} as a signed number, and no token: such numbers mask targets in files of labels; name the file of the tokens"
+            );
+        }
         let default = match self.vocabulary {
             DataConfig::BYTES_VOCABULARY => " (by default it is \"bytes\", which has no more)",
             _ => "",
@@ -87,6 +93,8 @@ impl Tokens {
     }
 }
 
+/// Lowest number that masks targets: PyTorch's `ignore_index` is -100.
+const NEGATIVE_MIN: i32 = -100;
 /// Minimum of tokens to decide their byte order.
 const SWAPPED_MIN: usize = 8;
 

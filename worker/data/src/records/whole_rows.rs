@@ -1,10 +1,10 @@
 //! The rows of a local file with all their columns: JSON lines or an array, CSV, TSV, Parquet, Arrow.
 
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
-use longhaul_common::config::DataFormat;
+use longhaul_common::config::{DataFormat, Dialect};
 use serde_json::{Map, Value};
 
 use super::content;
@@ -12,6 +12,7 @@ use super::input::{Input, MARK, Told};
 use super::json_lines::parse;
 use super::objects::Objects;
 use super::tables;
+use super::watched::{Watch, Watched};
 use crate::DataError;
 
 /// A row, by the names of its columns.
@@ -74,7 +75,7 @@ pub(crate) fn open(path: &Path, format: RowFormat, headless: Headless) -> Result
     }
 }
 
-/// Opens a file of text, and refuses it if its first bytes are of something else.
+/// Opens a file of text behind its byte order mark, and refuses it if its first bytes are of something else.
 fn checked(path: &Path, format: DataFormat) -> Result<Input, DataError> {
     let mut input = Input::open(path, Told::ByContent)?;
     let head = input.ahead(content::HEAD_BYTES as u64)?;
@@ -87,6 +88,10 @@ fn checked(path: &Path, format: DataFormat) -> Result<Input, DataError> {
         DataError::OtherContent { path: path.to_owned(), what: format!("{what}{remedy}") }
     };
     content::check(&head, format, true).map_err(other)?;
+    if head.starts_with(MARK.as_bytes()) {
+        let mark = io::copy(&mut input.reader.by_ref().take(MARK.len() as u64), &mut io::sink());
+        mark.map_err(DataError::io("read", path))?;
+    }
     Ok(input)
 }
 
@@ -120,40 +125,84 @@ impl Iterator for JsonRows {
 
 /// Opens a table with this byte between values (RFC 4180).
 fn delimited(path: &Path, delimiter: u8, headless: Headless) -> Result<WholeRows, DataError> {
-    let mut input = checked(path, DataFormat::Csv)?;
-    if input.ahead(MARK.len() as u64)? == MARK.as_bytes() {
-        let mark = io::copy(&mut input.reader.by_ref().take(MARK.len() as u64), &mut io::sink());
-        mark.map_err(DataError::io("read", path))?;
-    }
+    let input = checked(path, DataFormat::Csv)?;
+    let dialect = Dialect { delimiter, quote: Some(b'"'), escape: None };
+    let watch = Watch::new(dialect);
+    let watched = Watched { reader: input.reader, watch: watch.clone() };
     let mut reader = csv::ReaderBuilder::new();
-    let reader = reader.delimiter(delimiter).flexible(true).has_headers(false).from_reader(input.reader);
-    let refused = {
-        let path = path.to_owned();
-        move |error: csv::Error| DataError::Malformed {
-            path: path.clone(),
-            format: "CSV",
-            place: error.position().map_or("a row".to_owned(), |at| format!("line {}", at.line())),
-            reason: format!("{error}; write it anew in UTF-8"),
+    let reader = reader.delimiter(delimiter).flexible(true).has_headers(false).from_reader(watched);
+    let mut rows =
+        DelimitedRows { path: path.to_owned(), reader, watch, head: StringRecord::new(), first: None };
+    let (line, first) = rows.read()?.ok_or_else(|| DataError::empty(path))?;
+    let first = first.map_err(|reason| rows.malformed(line, reason))?;
+    rows.head = match headless(&first) {
+        Some(head) => {
+            rows.first = Some((line, Ok(first)));
+            head
         }
+        None => first,
     };
-    let mut records = reader.into_records();
-    let first = records.next().transpose().map_err(&refused)?.ok_or_else(|| DataError::empty(path))?;
-    let (head, first) = match headless(&first) {
-        Some(head) => (head, Some(Ok(first))),
-        None => (first, None),
-    };
-    let rows = first.into_iter().chain(records).map(move |record| {
-        let record = record.map_err(&refused)?;
-        let number = record.position().map_or(0, csv::Position::line);
-        let row = match record.len() == head.len() {
-            true => {
-                Ok(head.iter().zip(&record).map(|(name, value)| (name.to_owned(), value.into())).collect())
-            }
-            false => Err(format!("it has {} values, and the first row has {}", record.len(), head.len())),
-        };
-        Ok(WholeRow { unit: "line", number, row })
-    });
-    Ok(Box::new(rows))
+    let names: Vec<&str> = rows.head.iter().filter(|name| !name.is_empty()).collect();
+    let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+    match twice {
+        Some((_, name)) => Err(rows.malformed(line, format!("two columns are called `{name}`: rename one"))),
+        None => Ok(Box::new(rows)),
+    }
+}
+
+/// A row with its first line, or its fault.
+type Numbered = (u64, Result<StringRecord, String>);
+
+struct DelimitedRows {
+    path: PathBuf,
+    reader: csv::Reader<Watched>,
+    watch: Watch,
+    head: StringRecord,
+    /// The first row of a file without a head.
+    first: Option<Numbered>,
+}
+
+impl DelimitedRows {
+    fn read(&mut self) -> Result<Option<Numbered>, DataError> {
+        self.watch.begin_row();
+        let mut record = StringRecord::new();
+        let read = self.reader.read_record(&mut record);
+        let line = self.reader.position().line();
+        if !read.map_err(|error| self.malformed(line, format!("{error}; write it anew in UTF-8")))? {
+            return Ok(None);
+        }
+        let row = self.watch.row_at(self.reader.position().byte());
+        // There is no key for quotes here.
+        let fault = row.and_then(|row| row.fault?.split(';').next()).map(str::to_owned);
+        let line = row.map_or(line, |row| row.first);
+        Ok(Some((line, fault.map_or(Ok(record), Err))))
+    }
+
+    fn malformed(&self, line: u64, reason: String) -> DataError {
+        DataError::Malformed { path: self.path.clone(), format: "CSV", place: format!("line {line}"), reason }
+    }
+}
+
+impl Iterator for DelimitedRows {
+    type Item = Result<WholeRow, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.first.take().map_or_else(|| self.read(), |first| Ok(Some(first))).transpose()?;
+        Some(next.map(|(number, record)| {
+            let row = record.and_then(|record| match record.len() == self.head.len() {
+                true => Ok(self
+                    .head
+                    .iter()
+                    .zip(&record)
+                    .map(|(name, value)| (name.to_owned(), value.into()))
+                    .collect()),
+                false => {
+                    Err(format!("it has {} values, and the first row has {}", record.len(), self.head.len()))
+                }
+            });
+            WholeRow { unit: "line", number, row }
+        }))
+    }
 }
 
 /// Reads a file of plain text, decompressed, without a byte order mark; `None`: it has more than `bytes_max`.
@@ -166,9 +215,6 @@ pub(crate) fn whole_text(path: &Path, bytes_max: u64) -> Result<Option<String>, 
     reader.take(bytes_max + 1).read_to_end(&mut bytes).map_err(DataError::io("read", path))?;
     if bytes.len() as u64 > bytes_max {
         return Ok(None);
-    }
-    if bytes.starts_with(MARK.as_bytes()) {
-        bytes.drain(..MARK.len());
     }
     String::from_utf8(bytes).map(Some).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();

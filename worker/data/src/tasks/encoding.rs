@@ -1,7 +1,7 @@
 //! Texts to scored tokens, as lm-evaluation-harness does it (`TemplateLM._encode_pair`, `HFLM._loglikelihood_tokens`).
 
 use super::windows::{Window, windows};
-use super::{Content, Pair};
+use super::{Content, Item, Pair, TaskError, TaskFile};
 use crate::{HeldOutChat, Tokenizer};
 
 /// Most bytes of a text tokenised at once.
@@ -54,6 +54,35 @@ impl Encoder {
         &self.tokenizer
     }
 
+    /// Encodes those questions of a file that a model may be unable to score: with an answer that may not fit its context, or without text before it.
+    ///
+    /// # Errors
+    /// Names the first question that cannot be scored.
+    pub fn check(&self, file: &TaskFile) -> Result<(), TaskError> {
+        for question in &file.questions {
+            let before = file.before(question);
+            let encoded = match &question.item {
+                Item::Choice(choice) => choice
+                    .pairs
+                    .iter()
+                    .filter(|pair| {
+                        let context = [before.as_str(), &pair.context].concat();
+                        let text = context.trim_end();
+                        // No token is shorter than a byte.
+                        let bytes = context.len() - text.len() + pair.continuation.len();
+                        text.is_empty() || bytes > self.context
+                    })
+                    .try_for_each(|pair| self.pair(&before, pair).map(drop)),
+                Item::Answer(answer) if before.is_empty() && answer.prompt.trim().is_empty() => {
+                    self.prompt(&answer.prompt, 1).map(drop)
+                }
+                Item::Answer(_) => Ok(()),
+            };
+            encoded.map_err(|reason| TaskError::Question { place: file.place(question), reason })?;
+        }
+        Ok(())
+    }
+
     /// Encodes a pair whose context follows `before`. Blanks at the end of the context belong to the continuation; both are encoded together and divided at the length of
     /// the encoded context.
     ///
@@ -86,7 +115,10 @@ impl Encoder {
             );
         }
         if scored > self.context {
-            return Err(format!("its answer has {scored} tokens, and the model sees {}", self.context));
+            return Err(format!(
+                "its answer has {scored} tokens, and the model sees {}: leave the question out",
+                self.context
+            ));
         }
         let cut = tokens.len().saturating_sub(self.context + 1);
         tokens.drain(..cut);
@@ -112,10 +144,11 @@ impl Encoder {
     ///
     /// # Errors
     /// The tokenizer or the chat template refuses it.
-    pub fn whole(&self, content: &Content, chat: &HeldOutChat) -> Result<WholeText, String> {
+    pub fn whole(&self, content: &Content, chat: Option<&HeldOutChat>) -> Result<WholeText, String> {
         let text = match content {
             Content::Text(text) => text,
             Content::Conversation(conversation) => {
+                let chat = chat.ok_or("no chat template was opened for it")?;
                 let (tokens, counted) = chat.encode(conversation, &self.tokenizer)?;
                 let counted = counted.into_iter().skip(1).collect();
                 return Ok(WholeText { windows: self.windows(&tokens), counted, bytes: None });

@@ -65,12 +65,14 @@ pub enum TaskError {
         path: PathBuf,
     },
     /// It has more than fits.
-    #[error("{} has more than {most}: divide it, or give --limit", path.display())]
+    #[error("{} has more than {most}: {remedy}", path.display())]
     TooMuch {
         /// The file.
         path: PathBuf,
         /// The limit, with its unit.
         most: String,
+        /// What helps.
+        remedy: &'static str,
     },
     /// A file of labels that does not fit.
     #[error("{}: {reason}", path.display())]
@@ -89,7 +91,7 @@ pub enum TaskError {
         reason: String,
     },
     /// Too few examples.
-    #[error("{}: {} {} asked for, and --few-shot-from has {found} of the kind {kind}{}", path.display(), counted(*wanted as u64, "example"), were(*wanted as u64), of_subject(subject))]
+    #[error("{}: {} {} asked for, and --few-shot-from has {found} of the kind {kind}{}, besides the question itself", path.display(), counted(*wanted as u64, "example"), were(*wanted as u64), of_subject(subject))]
     Examples {
         /// The file of the questions.
         path: PathBuf,

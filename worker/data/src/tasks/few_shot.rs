@@ -1,6 +1,7 @@
 //! Solved questions before each question.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::file::{Question, TaskFile};
 use super::{Item, TaskError};
@@ -8,22 +9,23 @@ use super::{Item, TaskError};
 /// Between solved questions.
 const DELIMITER: &str = "\n\n";
 
-/// Solved questions, by the description of the questions that they stand before.
+/// Solved questions, by the description of the questions that they stand before: one more than `count`, if there are as many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Examples {
-    by_description: BTreeMap<String, String>,
+    by_description: BTreeMap<String, Arc<[Item]>>,
     pub(super) count: usize,
 }
 
 impl Examples {
-    /// Returns the text before a question.
-    pub(super) fn before(&self, question: &Question) -> &str {
-        self.by_description.get(&question.description).map_or("", String::as_str)
+    /// Returns the examples of a question: none of them is that question.
+    fn of(&self, question: &Question) -> impl Iterator<Item = &Item> {
+        let all = self.by_description.get(&question.description).into_iter().flat_map(|all| &**all);
+        all.filter(|example| **example != question.item).take(self.count)
     }
 }
 
 impl TaskFile {
-    /// Puts solved questions before each question: the first `count` in `files` of its kind and, if these have subjects, of its subject.
+    /// Puts solved questions before each question: the first `count` others in `files` of its kind and, if these have subjects, of its subject.
     ///
     /// # Errors
     /// There are fewer.
@@ -37,16 +39,19 @@ impl TaskFile {
                 continue;
             }
             let own = solved.iter().filter(|other| !have_subjects || other.description == *description);
-            let chosen: Vec<String> =
-                own.take(count).map(|question| question.item.solved() + DELIMITER).collect();
-            if chosen.len() < count {
-                let subject = description.trim().to_owned();
-                let (path, found) = (self.path, chosen.len());
-                return Err(TaskError::Examples { path, kind: self.kind, subject, found, wanted: count });
-            }
-            by_description.insert(description.clone(), chosen.concat());
+            let chosen = own.take(count.saturating_add(1)).map(|question| question.item.clone());
+            by_description.insert(description.clone(), chosen.collect());
         }
         self.examples = Examples { by_description, count };
+        let short = self.questions.iter().find_map(|question| {
+            let found = self.examples.of(question).count();
+            (found < count).then_some((question, found))
+        });
+        if let Some((question, found)) = short {
+            let subject = question.description.trim().to_owned();
+            let (path, kind) = (self.path, self.kind);
+            return Err(TaskError::Examples { path, kind, subject, found, wanted: count });
+        }
         Ok(self)
     }
 
@@ -59,7 +64,8 @@ impl TaskFile {
     /// Returns the text before a question's own: the description of its subject, and solved questions.
     #[must_use]
     pub fn before(&self, question: &Question) -> String {
-        [question.description.as_str(), self.examples.before(question)].concat()
+        let solved = self.examples.of(question).map(|example| example.solved() + DELIMITER);
+        question.description.clone() + &solved.collect::<String>()
     }
 }
 

@@ -60,10 +60,8 @@ impl TaskFile {
                 break;
             }
             if read == QUESTIONS_MAX {
-                return Err(TaskError::TooMuch {
-                    path: path.to_owned(),
-                    most: format!("{QUESTIONS_MAX} rows"),
-                });
+                let (most, remedy) = (format!("{QUESTIONS_MAX} rows"), "divide it, or read fewer");
+                return Err(TaskError::TooMuch { path: path.to_owned(), most, remedy });
             }
             reader.take(read, (row.unit, row.number), row.row)?;
             read += 1;
@@ -89,7 +87,8 @@ impl TaskFile {
 struct Reader<'a> {
     path: &'a Path,
     kind: Option<TaskKind>,
-    labels: Option<Labels>,
+    /// The labels beside it, if it has none and they were looked for.
+    labels: Option<Option<Labels>>,
     questions: Vec<Question>,
     wrong: u64,
     examples: Vec<String>,
@@ -135,10 +134,12 @@ impl Reader<'_> {
         if row.contains_key(column) {
             return Ok(());
         }
-        if index == 0 {
-            self.labels = Labels::beside(self.path)?;
-        }
-        if let Some(label) = self.labels.as_ref().and_then(|labels| labels.get(index)) {
+        let labels = match self.labels.take() {
+            Some(labels) => labels,
+            None => Labels::beside(self.path)?,
+        };
+        let labels = self.labels.insert(labels).as_ref();
+        if let Some(label) = labels.and_then(|labels| labels.get(index)) {
             row.insert(column.to_owned(), Value::from(label));
         }
         Ok(())
@@ -164,7 +165,7 @@ impl Reader<'_> {
 
     fn finish(self, read: usize, are_all: bool) -> Result<TaskFile, TaskError> {
         let path = self.path.to_owned();
-        if let Some(labels) = &self.labels {
+        if let Some(Some(labels)) = &self.labels {
             labels.check(read, are_all)?;
         }
         let Some(kind) = self.kind.filter(|_| read > 0) else {

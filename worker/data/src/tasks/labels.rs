@@ -28,9 +28,12 @@ impl Labels {
         let file = std::fs::File::open(&path).map_err(DataError::io("open", &path))?;
         file.take(LABELS_BYTES_MAX + 1).read_to_string(&mut text).map_err(DataError::io("read", &path))?;
         if text.len() as u64 > LABELS_BYTES_MAX {
-            return Err(TaskError::TooMuch { path, most: format!("{LABELS_BYTES_MAX} bytes") });
+            let (most, remedy) =
+                (format!("{LABELS_BYTES_MAX} bytes"), "labels are short lines: fetch it again");
+            return Err(TaskError::TooMuch { path, most, remedy });
         }
-        Ok(Some(Self { path, all: text.lines().map(|line| line.trim().to_owned()).collect() }))
+        let all = text.trim_end().lines().map(|line| line.trim().to_owned()).collect();
+        Ok(Some(Self { path, all }))
     }
 
     /// Returns the label of the row with this index.

@@ -193,6 +193,15 @@ fn labels_beside_the_questions_are_as_many_as_these() {
     let labels = std::fs::read_to_string(fixture("valid-labels.lst")).unwrap();
     std::fs::write(folder.path().join("valid-labels.lst"), &labels).unwrap();
     assert_eq!((read(None), read(Some(5))), (Ok(12), Ok(5)));
+    std::fs::write(folder.path().join("valid-labels.lst"), labels.clone() + "\n \n").unwrap();
+    assert_eq!(read(None), Ok(12));
+    // Only the damaged row is told, also if it is the first.
+    let questions = std::fs::read_to_string(&path).unwrap();
+    let rest = questions.split_once('\n').unwrap().1;
+    std::fs::write(&path, format!("{{\n{rest}")).unwrap();
+    let message = read(None).unwrap_err();
+    assert!(message.contains("1 row of 12 is not of the form of piqa"), "{message}");
+    std::fs::write(&path, questions).unwrap();
     std::fs::write(folder.path().join("valid-labels.lst"), labels + "1\n").unwrap();
     let message = read(None).unwrap_err();
     assert!(message.contains("it has 13 labels, and the questions beside it are 12"), "{message}");
@@ -224,6 +233,13 @@ fn texts_are_the_whole_file_or_one_a_row() {
         read("a.csv", "body,n\n\"a, b\",1\nc,2\n", "body"),
         Ok(vec!["a, b".to_owned(), "c".to_owned()])
     );
+    // Rows that a quote joins are not one text.
+    let message = read("a.csv", "id,body\n1,\"a\n2,b\n3,c\n", "body").unwrap_err();
+    assert!(message.contains("line 2: a quote is opened in it and never closed"), "{message}");
+    assert!(!message.contains("say quote"), "{message}");
+    let message = read("a.csv", "body,n,body\na,1,b\n", "body").unwrap_err();
+    assert!(message.contains("(line 1): two columns are called `body`: rename one"), "{message}");
+    assert_eq!(read("a.json", "\u{feff}[\n{\"text\": \"a\"}]", "text"), Ok(vec!["a".to_owned()]));
     let chat =
         r#"{"messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"}]}"#;
     assert_eq!(read("a.jsonl", chat, "text"), Ok(vec!["5 bytes of a conversation".to_owned()]));
@@ -271,12 +287,20 @@ fn examples_are_of_the_question_s_kind_and_subject() {
     let asked = write("test.jsonl", &[("law", "L"), ("art", "A")]);
     let solved =
         write("dev.jsonl", &[("art", "a1"), ("law", "l1"), ("art", "a2"), ("law", "l2"), ("law", "l3")]);
-    let files = [read("gsm8k_dev.jsonl"), solved];
+    let solved_file = || solved.clone();
+    let files = [read("gsm8k_dev.jsonl"), solved.clone()];
     let found = asked.clone().with_examples(&files, 2).unwrap();
     let shown = |of: &str| format!("{of}\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: A\n\n");
     let about = "The following are multiple choice questions (with answers) about art.\n\n";
     assert_eq!(found.before(&found.questions[1]), [about, &shown("a1"), &shown("a2")].concat());
     assert!(found.before(&found.questions[0]).ends_with(&[shown("l1"), shown("l2")].concat()));
+    // No question sees its own answer.
+    let among = solved_file().with_examples(&files, 1).unwrap();
+    let before: Vec<String> = among.questions.iter().map(|question| among.before(question)).collect();
+    assert!(before[0].ends_with(&shown("a2")) && before[2].ends_with(&shown("a1")), "{before:?}");
+    assert!(
+        solved_file().with_examples(&files, 2).unwrap_err().to_string().contains("has 1 of the kind mmlu")
+    );
     let message = asked.with_examples(&files, 3).unwrap_err().to_string();
     assert!(
         message.contains(
@@ -341,6 +365,30 @@ mod encoded {
         assert_eq!(encoder(9).pair("", &pair("", "a")).unwrap().tokens, [3, 97]);
         let bare = Encoder::new(Tokenizer::Bytes, None, 9).pair("", &pair("", "a"));
         assert!(bare.unwrap_err().contains("no token for its beginning"));
+        let file = |context: &str, answer: &str| {
+            let choice = Choice {
+                pairs: vec![pair("abc", "d"), pair(context, answer)],
+                characters: vec![1, 1],
+                right: 0,
+            };
+            let question =
+                Question { at: ("line", 7), description: String::new(), item: Item::Choice(choice) };
+            TaskFile {
+                path: "a.jsonl".into(),
+                kind: TaskKind::Arc,
+                questions: vec![question],
+                examples: Default::default(),
+            }
+        };
+        assert!(encoder(4).check(&file("abc  ", "de")).is_ok());
+        let message = encoder(4).check(&file("abc  ", "def")).unwrap_err().to_string();
+        assert!(
+            message.contains("a.jsonl, line 7: its answer has 5 tokens, and the model sees 4: leave"),
+            "{message}"
+        );
+        let message =
+            Encoder::new(Tokenizer::Bytes, None, 9).check(&file(" ", "de")).unwrap_err().to_string();
+        assert!(message.contains("no token for its beginning"), "{message}");
         assert_eq!(encoder(4).prompt("abcdef", 2).unwrap(), (vec![101, 102], true));
         assert_eq!(encoder(9).prompt("abc", 2).unwrap(), (vec![97, 98, 99], false));
     }
@@ -348,8 +396,8 @@ mod encoded {
     #[test]
     fn each_byte_of_a_text_is_scored_but_the_first_token_that_nothing_predicts() {
         let scored = |first, text: &str| {
-            let (chat, text) = (HeldOutChat::beside(None).unwrap(), Content::Text(text.to_owned()));
-            let found = Encoder::new(Tokenizer::Bytes, first, 4).whole(&text, &chat).unwrap();
+            let text = Content::Text(text.to_owned());
+            let found = Encoder::new(Tokenizer::Bytes, first, 4).whole(&text, None).unwrap();
             let tokens: usize = found.windows.iter().map(|window| window.tokens.len() - window.from).sum();
             assert_eq!(found.counted, vec![true; tokens]);
             (found.windows.len(), tokens, found.bytes.unwrap())
@@ -372,8 +420,7 @@ mod encoded {
         let plain = tokenizer.encode("the river wind").unwrap();
         assert_eq!(found.tokens, [&[0], &plain[..]].concat());
         assert_eq!(found.from, 1 + tokenizer.encode("the river").unwrap().len());
-        let chat = HeldOutChat::beside(None).unwrap();
-        let found = encoder.whole(&Content::Text("the river".to_owned()), &chat).unwrap();
+        let found = encoder.whole(&Content::Text("the river".to_owned()), None).unwrap();
         assert_eq!((found.windows[0].tokens[0], found.windows[0].from, found.bytes), (0, 1, Some(9)));
     }
 
@@ -386,12 +433,15 @@ mod encoded {
         std::fs::write(folder.path().join("a.jsonl"), row).unwrap();
         let file = HeldOutFile::read(&folder.path().join("a.jsonl"), "text", None).unwrap();
         let encoder = Encoder::new(Tokenizer::Bytes, None, 3);
-        let whole = |chat: HeldOutChat| encoder.whole(&file.documents[0].content, &chat);
-        let message = whole(HeldOutChat::beside(Some(folder.path())).unwrap()).unwrap_err();
-        assert!(message.contains("the model has no chat template: put its"), "{message}");
+        let whole = |chat: HeldOutChat| encoder.whole(&file.documents[0].content, Some(&chat));
+        let message = whole(HeldOutChat::open(None, Some(folder.path()), None).unwrap()).unwrap_err();
+        assert!(
+            message.contains("the model has no chat template: name one with --chat-template"),
+            "{message}"
+        );
         let template = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
         std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-        let found = whole(HeldOutChat::beside(Some(folder.path())).unwrap()).unwrap();
+        let found = whole(HeldOutChat::open(None, Some(folder.path()), None).unwrap()).unwrap();
         // <abc><de>, of which the last message counts from where another answer would differ.
         let shown: Vec<(Vec<u32>, usize)> =
             found.windows.into_iter().map(|window| (window.tokens, window.from)).collect();

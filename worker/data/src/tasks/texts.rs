@@ -64,12 +64,14 @@ impl HeldOutFile {
     pub fn read(path: &Path, column: &str, limit: Option<usize>) -> Result<Self, TaskError> {
         let own = path.to_owned();
         check_file(path)?;
-        let too_much = |bytes: usize| TaskError::TooMuch {
+        let too_much = |bytes: usize, remedy| TaskError::TooMuch {
             path: own.clone(),
             most: format!("{} MiB of text", bytes >> 20),
+            remedy,
         };
         let Some(format) = RowFormat::of(path) else {
-            let text = whole_text(path, TEXT_BYTES_MAX as u64)?.ok_or_else(|| too_much(TEXT_BYTES_MAX))?;
+            let text = whole_text(path, TEXT_BYTES_MAX as u64)?;
+            let text = text.ok_or_else(|| too_much(TEXT_BYTES_MAX, "divide it into several files"))?;
             if text.is_empty() {
                 return Err(TaskError::Empty { path: own });
             }
@@ -101,7 +103,7 @@ impl HeldOutFile {
                 }
             }
             if bytes > BYTES_MAX {
-                return Err(too_much(BYTES_MAX));
+                return Err(too_much(BYTES_MAX, "divide it, or give --limit"));
             }
         }
         let all = documents.len() as u64 + wrong;

@@ -57,7 +57,10 @@ fn a_thousand_small_files_are_prepared_side_by_side_and_stay_in_their_order() {
     // Without separators.
     let (files_, bytes) = (FILES as u64, (whole.len() - FILES) as u64);
     assert_eq!((done.files, done.files_done, done.made), (files_, files_, files_));
-    assert_eq!((done.bytes, done.hashed_bytes, done.read_bytes, done.found_bytes), (bytes, bytes, bytes, 0));
+    assert_eq!(
+        (done.bytes, done.hashed_bytes, done.prepared_bytes, done.found_bytes),
+        (bytes, bytes, bytes, 0)
+    );
     let (again, done) = prepare(&folder, lines, None).unwrap();
     assert_eq!(again.data_hash(), data.data_hash());
     assert_eq!((done.made, done.found, done.files_done, done.found_bytes), (0, 0, files_, bytes));

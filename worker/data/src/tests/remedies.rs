@@ -364,6 +364,9 @@ fn tokens_beyond_the_vocabulary_are_told_with_the_tokenizer_that_is_missing() {
         );
         assert!(message.contains(&words), "{message}");
     }
+    let labels: Vec<u8> = [5_i32, -100, 3].iter().flat_map(|label| label.to_le_bytes()).collect();
+    let message = refused("a.bin", ", format = \"tokens-u32\"", &labels);
+    assert!(message.contains("token 1): 4294967196 is -100 as a signed number, and no token"), "{message}");
     let message = refused("a.bin", ", format = \"tokens-u16\"", b"a\0b");
     assert!(message.contains("it ends within a number of 2 bytes: it was cut off, or"), "{message}");
 }

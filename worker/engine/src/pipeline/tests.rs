@@ -60,8 +60,8 @@ fn a_pipeline_with_sparse_backward_passes_makes_the_same_bits_as_the_whole_model
     }
 }
 
-/// The norm for clipping is summed stage by stage, and a tied embedding's gradient separately for its two places: last bits differ, which 50 steps of AdamW
-/// amplify to 1e-4.
+/// The norm for clipping is summed stage by stage, and a tied embedding's gradient separately for its two places: last bits differ, which AdamW
+/// amplifies: to 1e-4 after 50 steps.
 #[test]
 fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does() {
     let spec = tiny_gpt2();

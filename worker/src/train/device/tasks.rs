@@ -1,6 +1,8 @@
 //! Scores of `evaluate.tasks`.
 
-use anyhow::{Context, Result};
+use std::sync::Arc;
+
+use anyhow::Result;
 use longhaul_common::id::Round;
 use longhaul_data::tasks::TaskFile;
 use longhaul_engine::Generator;
@@ -12,10 +14,10 @@ use super::Device;
 use crate::evaluate::{Judge, Outcome, Reading};
 
 /// The questions of a run, with what their reading needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RunTasks {
     /// The files.
-    pub files: Vec<TaskFile>,
+    pub files: Arc<[TaskFile]>,
     /// Texts to tokens.
     pub reading: Reading,
     /// The last scored state.
@@ -35,25 +37,49 @@ impl Device<'_> {
         let step = self.schedule().steps_of(Round(next_round.0.saturating_sub(1))).start;
         let Some((place, workers)) = self.barrier.place(step, self.worker) else { return Ok(()) };
         let scoring = self.progress.begin(Activity::Evaluate);
+        let outcomes = self.outcomes(tasks, place, workers);
+        drop(scoring);
+        let scores = match outcomes {
+            Ok(None) => return Ok(()),
+            Ok(Some(outcomes)) => Some(sums(&outcomes)),
+            // Training does not depend on it.
+            Err(error) => {
+                tracing::warn!(
+                    %next_round,
+                    error = format!("{error:#}"),
+                    "questions of evaluate.tasks were not scored, so this state has no scores"
+                );
+                None
+            }
+        };
+        self.tasks.iter_mut().for_each(|tasks| tasks.scored = Some(next_round));
+        scores.map_or(Ok(()), |scores| self.tell(FromDevice::Scores { next_round, scores }))
+    }
+
+    /// Scores the questions of the worker at `place` among `workers`; `None`: training was stopped.
+    fn outcomes(&self, tasks: &RunTasks, place: usize, workers: usize) -> Result<Option<Vec<Outcome>>> {
         let generator = Generator::of(&self.engine)?;
         let judge = Judge { generator, reading: &tasks.reading, shows: false };
         let stopped = || self.barrier.is_stopped();
         let (mut outcomes, mut before) = (Vec::new(), 0);
-        for file in &tasks.files {
+        for file in &*tasks.files {
             // The places go on from file to file, so that all have equally many.
             let first = (place + workers - before % workers) % workers;
             before += file.questions.len();
-            let outcome = judge.task(&file.part(first, workers), &stopped);
-            let outcome = outcome.context("score the questions of evaluate.tasks")?;
+            let outcome = judge.task(&file.part(first, workers), &stopped)?;
             if !outcome.is_whole() {
-                return Ok(());
+                return Ok(None);
             }
             outcomes.push(outcome);
         }
-        drop(scoring);
-        let scores = sums(&outcomes);
-        self.tasks.iter_mut().for_each(|tasks| tasks.scored = Some(next_round));
-        self.tell(FromDevice::Scores { next_round, scores })
+        Ok(Some(outcomes))
+    }
+
+    /// Forgets the scores of a state after `round`, from which training goes on.
+    pub(super) fn score_again_after(&mut self, round: Round) {
+        for tasks in &mut self.tasks {
+            tasks.scored = tasks.scored.filter(|scored| *scored <= round);
+        }
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn refuse_in_parquet(
 }
 
 /// Returns the name of such a field, or of one in it.
-fn within(field: &Field) -> Option<String> {
+pub(super) fn within(field: &Field) -> Option<String> {
     let (key, kind) = EXTENSION;
     if field.metadata().get(key).is_some_and(|name| name == kind) {
         return Some(field.name().clone());

@@ -1,14 +1,16 @@
-//! The rows of a table with all their columns.
+//! The rows of a table with all their columns of types that are read.
 
 use std::collections::VecDeque;
 use std::path::Path;
 
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Field, Schema};
 
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
+use super::json_values;
 use super::table_file::TableFile;
 use super::table_records::row_of;
 use crate::DataError;
+use crate::records::known::shown;
 use crate::records::whole_rows::{Row, WholeRow, WholeRows};
 
 /// Opens a Parquet file, or one of Arrow.
@@ -20,12 +22,44 @@ pub(in crate::records) fn open(path: &Path, is_parquet: bool) -> Result<WholeRow
     if table.size == 0 {
         return Err(DataError::empty(path));
     }
-    let all = |schema: &Schema| Ok((0..schema.fields().len()).collect());
+    let read = |schema: &Schema| {
+        let fields = schema.fields().iter().enumerate();
+        let (read, others): (Vec<_>, Vec<_>) = fields.partition(|(_, field)| is_read(field));
+        if !others.is_empty() {
+            let columns: Vec<String> = others
+                .iter()
+                .map(|(_, field)| format!("{} ({})", field.name(), shown(&field.data_type().to_string())))
+                .collect();
+            let columns = columns.join(", ");
+            tracing::info!(file = %path.display(), columns, "columns of these types are not read");
+        }
+        Ok(read.into_iter().map(|(at, _)| at).collect())
+    };
     let (format, batches) = match is_parquet {
-        true => ("Parquet", parquet_batches(&table, all)?.0),
-        false => ("Arrow", arrow_batches(&table, all)?),
+        true => ("Parquet", parquet_batches(&table, read)?.0),
+        false => ("Arrow", arrow_batches(&table, read)?),
     };
     Ok(Box::new(TableRows { table, format, batches, rows: VecDeque::new(), row: 0, has_ended: false }))
+}
+
+/// Whether the values of a field are read.
+fn is_read(field: &Field) -> bool {
+    json_values::within(field).is_none() && is_type_read(field.data_type())
+}
+
+fn is_type_read(kind: &DataType) -> bool {
+    match kind {
+        DataType::Null | DataType::Boolean | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+            true
+        }
+        DataType::Float32 | DataType::Float64 => true,
+        DataType::Dictionary(_, values) => is_type_read(values),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            is_type_read(item.data_type())
+        }
+        DataType::Struct(fields) => fields.iter().all(|field| is_type_read(field.data_type())),
+        kind => kind.is_integer(),
+    }
 }
 
 struct TableRows {

@@ -60,7 +60,7 @@ fn pipelines_of_two() -> [Pipeline; 4] {
 
 #[test]
 fn stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does() {
-    for spec in models() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
         let expected = trained(whole(&spec, 0.5));
         for pipeline in pipelines_of_two() {
             let run = |recompute| {
