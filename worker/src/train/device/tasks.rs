@@ -77,7 +77,7 @@ impl Device<'_> {
 
     /// Forgets the scores of a state after `round`, from which training goes on.
     pub(super) fn score_again_after(&mut self, round: Round) {
-        for tasks in &mut self.tasks {
+        if let Some(tasks) = &mut self.tasks {
             tasks.scored = tasks.scored.filter(|scored| *scored <= round);
         }
     }
