@@ -10,7 +10,7 @@ use longhaul_checkpoint::{
 };
 use longhaul_common::config::{FrozenFormat, LoraConfig, Precision, TrainConfig};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_engine::models::{Model, Parameters};
 use longhaul_engine::{Batch, Engine};
 use longhaul_worker::train::first_state;
@@ -65,13 +65,16 @@ fn losses_gradients_and_merged_weights_are_those_of_peft() {
     }
 }
 
-/// The model of a run that trains adapters and a new head.
-fn of_run(base: &Path) -> ModelSpec {
+/// Adapters, as lines of `[train]`.
+const LORA: &str = "lora = { rank = 2 }";
+
+/// The model of a run that trains this part and a new head.
+fn of_run(base: &Path, part: &str) -> ModelSpec {
     let text = format!(
         "[run]\nname = \"a\"\nworkers = 2\nsteps = 9\n[model]\nfrom = {base:?}\n\
          [data]\nsequence_length = 8\nsources = [{{ path = \"a.csv\" }}]\ntokenizer = \"t.json\"\n\
          [data.classification]\nlabels = {LABELS:?}\n\
-         [train]\ndropout = 0.0\nattention_dropout = 0.0\n[train.lora]\nrank = 2\n"
+         [train]\ndropout = 0.0\nattention_dropout = 0.0\n{part}\n"
     );
     ModelSpec::of(&read_run(&text).unwrap(), 0).unwrap()
 }
@@ -86,10 +89,10 @@ struct Written {
     merged: PathBuf,
 }
 
-/// Writes a checkpoint, loads it as a run that goes on does, and exports it.
-fn written(case: &str, into: &Path) -> Written {
+/// Writes a checkpoint of a run that trains this part and a new head, loads it as a run that goes on does, and opens it.
+fn checkpoint(case: &str, part: &str, into: &Path) -> OpenedModel {
     let base = encoders::folder(case);
-    let (model, whole) = (BaseModel::open(&base, |_, _| {}).unwrap(), of_run(&base));
+    let (model, whole) = (BaseModel::open(&base, |_, _| {}).unwrap(), of_run(&base, part));
     model.check(&whole).unwrap();
     let start = |seed| first_state(Some(&model), (&whole, &whole), seed, Device::Cpu).unwrap().0;
     let (first, other) = (start(7), start(8));
@@ -126,6 +129,12 @@ fn written(case: &str, into: &Path) -> Written {
     assert_eq!(store.load_model(STORED_ROUND, &whole).unwrap().parameters, parameters.to_vec());
     let opened = open_model(&folder, None).unwrap();
     assert_eq!((&opened.spec, &opened.parameters[..]), (&whole, &parameters[..]), "{case}");
+    opened
+}
+
+/// Writes a checkpoint of adapters and a new head, and exports it.
+fn written(case: &str, into: &Path) -> Written {
+    let (base, opened) = (encoders::folder(case), checkpoint(case, LORA, into));
     let of = |opened: &OpenedModel| WholeModel {
         path: String::new(),
         spec: opened.spec.clone(),
@@ -167,6 +176,37 @@ fn a_checkpoint_has_adapters_and_the_head_for_classes_and_leads_back_to_them() {
         let whole = open_model(&merged, None).unwrap();
         let again = again.merged(Some(&base)).unwrap();
         assert_eq!((&again.spec, &again.parameters), (&whole.spec, &whole.parameters));
+    }
+}
+
+#[test]
+fn chosen_tensors_and_a_new_head_merge_into_a_whole_model() {
+    let folder = tempfile::tempdir().unwrap();
+    // BitFit, and the head alone.
+    for (case, part, tensors) in [
+        ("bert", "unfrozen_parameters = [\"*.query.bias\"]", 2 + 4),
+        ("roberta", "unfrozen_parameters = []", 4),
+    ] {
+        let opened = checkpoint(case, part, folder.path());
+        let trained = opened.spec.parameters();
+        assert_eq!(trained.len(), tensors, "{case}");
+        let values = opened.parameters.clone();
+        let merged = opened.merged(None).unwrap();
+        assert_eq!(merged.spec.classes(), Some(3));
+        let base = open_model(&encoders::folder(case), None).unwrap();
+        let place = |all: &[ParameterSpec], name: &str| {
+            let before = all.iter().take_while(|tensor| tensor.name != name);
+            before.map(|tensor| tensor.count() as usize).sum::<usize>()
+        };
+        let all = merged.spec.parameters();
+        for tensor in &all {
+            let (count, at) = (tensor.count() as usize, place(&all, &tensor.name));
+            let (of, from) = match trained.iter().any(|of| of.name == tensor.name) {
+                true => (&values, place(&trained, &tensor.name)),
+                false => (&base.parameters, place(&base.spec.parameters(), &tensor.name)),
+            };
+            assert!(merged.parameters[at..at + count] == of[from..from + count], "{case}, {}", tensor.name);
+        }
     }
 }
 
