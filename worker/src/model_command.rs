@@ -29,15 +29,26 @@ pub fn run(command: &ModelCommand) -> Result<()> {
 fn report(path: &Path, base: Option<&Path>) -> Result<String> {
     let Some(base) = base_of(path, base)? else { return report_of_model(path) };
     let OpenedModel { spec, parameters, .. } = open_weights(path, Some(&base), Weights::Trained)?;
-    let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref());
-    let what =
-        lora.map_or_else(|| "tensors trained by themselves".to_owned(), |lora| Adapters(lora).to_string());
     Ok(format!(
-        "{what}: {} parameters beside {}\n{}",
+        "{}: {} parameters beside {}\n{}",
+        TrainedPart(&spec),
         HumanCount(parameters.len() as u64),
         base.display(),
         report_of_model(&base)?
     ))
+}
+
+/// The trained part of a model in a line.
+struct TrainedPart<'a>(&'a ModelSpec);
+
+impl fmt::Display for TrainedPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref()) {
+            Some(lora) => Adapters(lora).fmt(f)?,
+            None => f.write_str("tensors trained by themselves")?,
+        }
+        self.0.classes().map_or(Ok(()), |classes| write!(f, ", and a head for {classes} classes"))
+    }
 }
 
 /// Adapters in a line.
@@ -266,8 +277,8 @@ mod tests {
 
     #[test]
     fn adapters_are_shown_with_the_model_that_they_belong_to() {
-        let adapters =
-            |case: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters").join(case);
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let adapters = |case: &str| fixtures.join("adapters").join(case);
         for (case, words) in [("llama", "adapters of rank "), ("qwen3-dora", ", DoRA, of ")] {
             let model = fixture(case.trim_end_matches("-dora"));
             let told = report(&adapters(case), Some(&model)).unwrap();
@@ -276,6 +287,10 @@ mod tests {
             let refused = format!("{:#}", report(&adapters(case), None).unwrap_err());
             assert!(refused.contains("give the folder of that model with --base"), "{refused}");
         }
+        let (of_classes, masked) =
+            (fixtures.join("class_adapters/electra"), fixtures.join("encoders/electra"));
+        let told = report(&of_classes, Some(&masked)).unwrap();
+        assert!(told.contains(" weights, and a head for 4 classes: "), "{told}");
         let whole = report(&fixture("llama"), Some(&fixture("llama"))).unwrap_err().to_string();
         assert!(whole.ends_with("is a whole model: leave out --base"), "{whole}");
     }

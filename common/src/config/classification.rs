@@ -200,26 +200,7 @@ impl RunConfig {
             let reason = "compares losses of tokens or images, and data.classification has texts with a class: leave it out";
             return Err(ConfigError::value("train.selective_backward", "{ … }", reason));
         }
-        let parts = [
-            (
-                self.train.lora.is_some(),
-                "train.lora",
-                "the head of [data.classification] is new and has to be trained whole",
-            ),
-            (
-                self.train.unfrozen_parameters.is_some(),
-                "train.unfrozen_parameters",
-                "checkpoints of a part of a model lack the rest of its new head",
-            ),
-        ];
-        match parts.into_iter().find(|(is_set, ..)| *is_set) {
-            Some((_, key, why)) => Err(ConfigError::value(
-                key,
-                "{ … }",
-                format!("{why}: leave it out, and train all parameters"),
-            )),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -331,13 +312,6 @@ mod tests {
                 with("[evaluate.tasks]\npiqa = [\"a\"]"),
                 "evaluate.tasks.piqa = a: has questions",
             ),
-            (
-                "bert",
-                DATA,
-                with("[train.lora]\nrank = 4"),
-                "train.lora = { … }: the head of [data.classification]",
-            ),
-            ("bert", DATA, with("[train]\nunfrozen_parameters = [\"*\"]"), "train.unfrozen_parameters = "),
             ("bert", DATA, with("[train.selective_backward]\nbeta = 2.0"), "train.selective_backward = "),
             ("bert", DATA, with("multi_label = true"), "unknown key `multi_label`; the keys there are "),
         ] {

@@ -17,7 +17,8 @@ pub struct LoraConfig {
     /// Scale by α / √rank instead (Kalajdzievski 2023, arXiv 2312.03732).
     #[serde(default)]
     pub use_rslora: bool,
-    /// Adapted matrices: `all-linear` (all but the output projection), or names of modules, whole or the end after a dot, such as `q_proj`.
+    /// Adapted matrices: `all-linear` (all but the output projection, or the head for classes), or names of modules, whole or the end after a
+    /// dot, such as `q_proj`.
     #[serde(default = "LoraConfig::all_linear")]
     pub targets: Vec<String>,
     /// Train the lengths of the matrices' rows as well (DoRA: Liu et al. 2024, arXiv 2402.09353).

@@ -322,6 +322,7 @@ pub struct TrainConfig {
     /// Low-rank adapters beside frozen weights. Absent: all weights are trained.
     pub lora: Option<LoraConfig>,
     /// The only trained tensors, besides adapters, as patterns of their names: `*` matches anything, `?` one character. Absent: all, or none besides adapters.
+    /// A head for classes is trained in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfrozen_parameters: Option<Vec<String>>,
     /// Division of each step among workers. Default: `by_speed` if every worker holds the whole model and `[privacy]` is absent, else `even`.

@@ -54,7 +54,7 @@ impl ModelSpec {
     pub fn of(config: &RunConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
         match &config.data.image {
             Some(image) if config.model.kind.is_of_images() => Self::of_images(&config.model, image),
-            _ => Self::resolve(&config.model, tokenizer_vocabulary)?.tuned(&config.train),
+            _ => Self::resolve(&config.model, tokenizer_vocabulary)?.tuned_with_head(&config.train),
         }
     }
 
@@ -126,17 +126,27 @@ impl ModelSpec {
     /// Returns the encoder with the head for classes of another one, if that has one and this has not; else the same model.
     #[must_use]
     pub fn with_classes_of(&self, other: &Self) -> Self {
-        let classes = |spec: &Self| match spec.encoder.as_ref().map(|encoder| encoder.head) {
-            Some(Head::Classes(classes)) => Some(classes),
-            _ => None,
-        };
-        match (&self.encoder, classes(self), classes(other)) {
-            (Some(encoder), None, Some(count)) => {
-                let encoder = Encoder { head: Head::Classes(count), ..Encoder::clone(encoder) };
-                Self { encoder: Some(Arc::new(encoder)), tied_embeddings: false, ..self.clone() }
-            }
+        match (self.classes(), other.classes()) {
+            (None, Some(count)) => self.with_classes(count),
             _ => self.clone(),
         }
+    }
+
+    /// Returns the number of classes that an encoder's head tells; `None`: it is another head, or no encoder.
+    #[must_use]
+    pub fn classes(&self) -> Option<u32> {
+        match self.encoder.as_ref()?.head {
+            Head::Classes(classes) => Some(classes),
+            Head::Masked | Head::Replaced | Head::None => None,
+        }
+    }
+
+    /// Returns the encoder with a head for so many classes; another model as it is.
+    #[must_use]
+    pub fn with_classes(&self, count: u32) -> Self {
+        let Some(encoder) = &self.encoder else { return self.clone() };
+        let encoder = Encoder { head: Head::Classes(count), ..Encoder::clone(encoder) };
+        Self { encoder: Some(Arc::new(encoder)), tied_embeddings: false, ..self.clone() }
     }
 
     /// Returns the last block: the last norm, the output projection and the loss.

@@ -136,12 +136,30 @@ impl ModelSpec {
     ///
     /// # Errors
     /// Names a pattern that no tensor has, or a choice that adapters do not support.
-    pub fn tuned(mut self, train: &TrainConfig) -> Result<Self, ConfigError> {
+    pub fn tuned(self, train: &TrainConfig) -> Result<Self, ConfigError> {
+        self.tuned_with(train, &[])
+    }
+
+    /// Returns the model with the configured part trained, and its head for classes, if it has one: that may be new.
+    pub(super) fn tuned_with_head(self, train: &TrainConfig) -> Result<Self, ConfigError> {
+        let of_classes = self.encoder.as_ref().filter(|_| self.classes().is_some());
+        let modules = of_classes.map(|encoder| encoder.class_names()).into_iter().flatten();
+        let head: Vec<String> = modules.map(|module| format!("{module}.*")).collect();
+        self.tuned_with(train, &head)
+    }
+
+    /// Returns the model with the configured part trained, and the tensors with names of these patterns. No target means the latter, as none means PEFT's
+    /// `modules_to_save`.
+    ///
+    /// # Errors
+    /// As [`Self::tuned`].
+    pub fn tuned_with(mut self, train: &TrainConfig, whole: &[String]) -> Result<Self, ConfigError> {
         if train.lora.is_none() && train.unfrozen_parameters.is_none() {
             return Ok(self);
         }
-        let lora = train.lora.as_ref().map(|config| self.lora(config)).transpose()?;
-        let unfrozen = train.unfrozen_parameters.clone().unwrap_or_default();
+        let lora = train.lora.as_ref().map(|config| self.lora(config, whole)).transpose()?;
+        let mut unfrozen = train.unfrozen_parameters.clone().unwrap_or_default();
+        unfrozen.extend(whole.iter().cloned());
         let names: Vec<String> = in_model_order(&self).into_iter().map(|(_, tensor)| tensor.name).collect();
         for pattern in &unfrozen {
             if !names.iter().any(|name| matches(pattern, name)) {
@@ -210,14 +228,17 @@ impl ModelSpec {
         }
     }
 
-    fn lora(&self, config: &LoraConfig) -> Result<Lora, ConfigError> {
+    /// Returns the adapters beside tensors with names of these patterns, which are trained whole.
+    fn lora(&self, config: &LoraConfig, whole: &[String]) -> Result<Lora, ConfigError> {
         if self.kind == ModelKind::Phi3 {
             let reason = "Phi-3 files join the matrices of queries, keys and values, which share adapters there: not supported; take unfrozen_parameters";
             return Err(ConfigError::value("train.lora.rank", config.rank, reason));
         }
         self.check_adapts_no_experts(config)?;
         // A tied output projection is the embedding.
-        let can_be = |weight: &String| !self.tied_embeddings || *weight != self.output_projection();
+        let is_embedding = |weight: &str| self.tied_embeddings && weight == self.output_projection();
+        let is_whole = |weight: &str| whole.iter().any(|pattern| matches(pattern, weight));
+        let can_be = |weight: &String| !is_embedding(weight) && !is_whole(weight);
         let linear = self.products().into_iter().map(|product| product.weight);
         let linear: Vec<String> = linear.filter(can_be).collect();
         let mut weights = Vec::new();
@@ -304,177 +325,4 @@ fn examples(names: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{ParallelConfig, Precision};
-    use crate::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
-
-    fn config(targets: &[&str]) -> LoraConfig {
-        let targets = targets.iter().map(|target| (*target).to_owned()).collect();
-        LoraConfig {
-            rank: 2,
-            alpha: Some(6.0),
-            use_rslora: false,
-            targets,
-            use_dora: false,
-            dropout: 0.0,
-            base: FrozenFormat::F32,
-        }
-    }
-
-    fn tuned(
-        spec: ModelSpec,
-        lora: Option<LoraConfig>,
-        unfrozen: Option<&[&str]>,
-    ) -> Result<ModelSpec, String> {
-        let unfrozen_parameters = unfrozen.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-        let train = TrainConfig { lora, unfrozen_parameters, ..TrainConfig::default() };
-        spec.tuned(&train).map_err(|error| error.to_string())
-    }
-
-    fn names(parameters: Vec<ParameterSpec>) -> Vec<String> {
-        parameters.into_iter().map(|tensor| tensor.name).collect()
-    }
-
-    #[test]
-    fn adapters_are_trained_and_everything_else_is_frozen() {
-        for spec in
-            tiny_decoders().into_iter().chain([tiny_gpt2()]).filter(|spec| spec.kind != ModelKind::Phi3)
-        {
-            let targets: &[&str] = match spec.kind.usual_experts() {
-                Some(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
-                None => &["all-linear"],
-            };
-            let of = tuned(spec.clone(), Some(config(targets)), None).unwrap();
-            let trained = of.parameters();
-            let is_adapted = |weight: &str| {
-                weight != spec.output_projection()
-                    && (spec.kind.usual_experts().is_none() || weight.contains("self_attn"))
-            };
-            let linear = spec.products().iter().filter(|product| is_adapted(&product.weight)).count();
-            assert_eq!(trained.len(), 2 * linear, "{:?}", spec.kind);
-            assert!(trained.iter().all(|tensor| tensor.name.contains(".lora_")));
-            let mut frozen = names(of.frozen());
-            let mut all = names(spec.parameters());
-            frozen.sort_unstable();
-            all.sort_unstable();
-            assert_eq!(frozen, all);
-            assert_eq!(of.untuned(), spec);
-            let blocks = of.blocks(8, Precision::F32);
-            assert_eq!(blocks.iter().map(|block| block.parameters).sum::<u64>(), of.parameter_count());
-            assert_eq!(
-                blocks.iter().map(|block| block.frozen_bytes).sum::<u64>(),
-                4 * spec.parameter_count()
-            );
-        }
-    }
-
-    #[test]
-    fn chosen_modules_and_tensors_are_trained_with_the_scale_that_was_asked_for() {
-        let spec =
-            tuned(tiny_llama(), Some(config(&["q_proj", "v_proj"])), Some(&["model.norm.weight"])).unwrap();
-        let trained = names(spec.parameters());
-        assert_eq!(trained.len(), 4 * spec.layers as usize + 1);
-        assert!(trained.contains(&"model.layers.1.self_attn.v_proj.lora_B.weight".to_owned()));
-        assert_eq!(trained.last().map(String::as_str), Some("model.norm.weight"));
-        assert_eq!(spec.adapter_scale("model.layers.0.self_attn.q_proj.weight"), Some(3.0));
-        assert_eq!(spec.adapter_scale("model.layers.0.self_attn.k_proj.weight"), None);
-        let root = LoraConfig { use_rslora: true, ..config(&["q_proj"]) };
-        let of_root = tuned(tiny_llama(), Some(root), None).unwrap();
-        let scale = of_root.adapter_scale("model.layers.0.self_attn.q_proj.weight").unwrap();
-        assert!((scale - 6.0 / 2.0_f64.sqrt()).abs() < 1e-12);
-        assert_eq!(LoraConfig { alpha: None, ..config(&["q_proj"]) }.alpha(), 4.0);
-        // BitFit (Ben Zaken et al. 2021).
-        let biases = tuned(tiny_gpt2(), None, Some(&["*.bias"])).unwrap();
-        assert!(biases.parameters().iter().all(|tensor| tensor.name.ends_with(".bias")));
-        assert_eq!(biases.parameters().len() + biases.frozen().len(), tiny_gpt2().parameters().len());
-    }
-
-    /// PEFT 0.21 takes these for the experts as well (`target_parameters`).
-    #[test]
-    fn adapters_of_experts_are_refused_by_name() {
-        for spec in tiny_decoders().into_iter().filter(|spec| spec.kind.usual_experts().is_some()) {
-            for target in ["all-linear", "gate", "mlp.gate_proj", "w1", "experts"] {
-                let error = tuned(spec.clone(), Some(config(&["q_proj", target])), None).unwrap_err();
-                let told = format!("train.lora.targets = {target}: means experts and routers as well");
-                assert!(error.starts_with(&told), "{error}");
-            }
-            for base in [FrozenFormat::Int8, FrozenFormat::Nf4] {
-                let error = tuned(spec.clone(), Some(LoraConfig { base, ..config(&["q_proj"]) }), None);
-                assert!(error.unwrap_err().contains("has no codes for experts"), "{base:?}");
-            }
-            let beside = tuned(spec.clone(), Some(config(&["q_proj"])), Some(&["*.experts.*"])).unwrap_err();
-            assert!(beside.contains("gate_up_proj: experts cannot be trained beside"), "{beside}");
-            let routers = tuned(spec, None, Some(&["*.mlp.gate.weight"])).unwrap();
-            assert!(routers.parameters().iter().all(|tensor| tensor.shape.len() == 2));
-        }
-    }
-
-    #[test]
-    fn stages_have_the_frozen_tensors_that_they_compute_with() {
-        let mut whole = tiny_gpt2();
-        whole.tied_embeddings = true;
-        let of = tuned(whole, Some(config(&["all-linear"])), None).unwrap();
-        let parts = [0..2, 2..of.head() + 1].map(|chunk| of.part(std::iter::once(chunk).collect()));
-        let embedding = of.output_projection().to_owned();
-        assert!(
-            parts.iter().all(|part| names(part.frozen()).contains(&embedding) && part.borrowed().is_none())
-        );
-        let mut both = parts.each_ref().map(|part| names(part.parameters())).concat();
-        let mut all = names(of.parameters());
-        both.sort_unstable();
-        all.sort_unstable();
-        assert_eq!(both, all);
-    }
-
-    #[test]
-    fn a_stage_with_nothing_to_train_is_no_stage() {
-        let parallel = |stages| ParallelConfig { stages, ..ParallelConfig::default() };
-        let norm = tuned(tiny_llama(), None, Some(&["model.norm.weight"])).unwrap();
-        assert!(norm.parts(&parallel(1), 8).is_some() && norm.parts(&parallel(2), 8).is_none());
-        // Neither the embedding nor the head has an adapter.
-        let lora = tuned(tiny_llama(), Some(config(&["all-linear"])), None).unwrap();
-        for stages in 2..=tiny_llama().layers {
-            let parts = lora.parts(&parallel(stages), 8).unwrap();
-            assert!(parts.iter().all(|part| part.parameter_count() > 0), "{stages}");
-        }
-        assert!(lora.parts(&parallel(tiny_llama().layers + 1), 8).is_none());
-    }
-
-    #[test]
-    fn a_tied_embedding_beside_adapters_stays_frozen() {
-        let mut tied = tiny_llama();
-        tied.tied_embeddings = true;
-        let error = tuned(tied, Some(config(&["q_proj"])), Some(&["model.embed_tokens.*"])).unwrap_err();
-        assert!(error.contains("output projection as well"), "{error}");
-        assert!(tuned(tiny_llama(), Some(config(&["q_proj"])), Some(&["model.embed_tokens.*"])).is_ok());
-    }
-
-    #[test]
-    fn frozen_weights_are_not_kept_as_casts() {
-        let of = tuned(tiny_llama(), Some(config(&["all-linear"])), None).unwrap();
-        let casts = of.blocks(8, Precision::Bf16).iter().map(|block| block.cast_bytes).sum::<u64>();
-        assert!(casts > 0 && casts <= 2 * of.parameter_count(), "{casts}");
-    }
-
-    #[test]
-    fn names_that_nothing_has_are_refused_with_those_that_there_are() {
-        let error = tuned(tiny_llama(), Some(config(&["c_attn"])), None).unwrap_err();
-        assert!(
-            error.contains("train.lora.targets = c_attn") && error.contains("self_attn.q_proj"),
-            "{error}"
-        );
-        let error = tuned(tiny_gpt2(), None, Some(&["*.biass"])).unwrap_err();
-        assert!(
-            error.contains("train.unfrozen_parameters = *.biass") && error.contains("ln_1.bias"),
-            "{error}"
-        );
-        for bad in [
-            LoraConfig { rank: 0, ..config(&["q"]) },
-            LoraConfig { alpha: Some(0.0), ..config(&["q"]) },
-            config(&[]),
-        ] {
-            assert!(bad.check().is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

@@ -20,7 +20,7 @@ pub(super) const HELP: &str = "\
 Begin a run from a checkpoint of another one, with its moments and another configuration.
 
 Learning rate, schedule, data, batch, steps, workers, synchronisation and division of the model may differ.
-The model, its tokenizer, the trained part and the optimiser may not. The new run begins at step 0, or with
+The model, its tokenizer and classes, the trained part and the optimiser may not. The new run begins at step 0, or with
 --keep-step at the checkpoint's step: schedule and data then go on from there.
 
 Stop the other run's coordinator first. For weights alone, no fork is needed: set model.from.
@@ -123,11 +123,23 @@ fn check(founding: &Founding, config: &RunConfig) -> Result<(), CliError> {
     let is_fixed = |key: &str| FIXED.contains(&key) || key.starts_with("model.") && key != "model.from";
     let differences = differences_in(&founding.config, &text, is_fixed);
     if differences.is_empty() {
-        return Ok(());
+        return check_classes(founding, config);
     }
     Err(CliError::Misuse(format!(
         "the checkpoint does not fit this configuration: {differences}. Undo the change, or begin from the weights alone where they fit, with model.from"
     )))
+}
+
+/// Refuses other names or another order of the classes that the checkpoint's head tells.
+fn check_classes(founding: &Founding, config: &RunConfig) -> Result<(), CliError> {
+    let before = RunConfig::parse(&founding.config).context("read the other run's configuration")?;
+    let labels = |config: &RunConfig| config.data.classification.as_ref().map(|of| of.labels.clone());
+    match (labels(&before), labels(config)) {
+        (Some(before), Some(now)) if before != now => Err(CliError::Misuse(format!(
+            "the checkpoint's head tells the classes {before:?}, and data.classification.labels are {now:?}: name the same ones in the same order"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a configuration that draws other samples: a run that goes on in the data would repeat some, and leave others out.
@@ -235,4 +247,29 @@ fn round_at(config: &RunConfig, step: u64) -> Result<Round, CliError> {
         "--keep-step: step {step} of the checkpoint is within a round of this configuration (steps {} to {}): choose another --round or sync.every, or leave the option out",
         steps.start, steps.end
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::RunId;
+
+    use super::*;
+
+    #[test]
+    fn a_fork_keeps_the_classes_in_their_order() {
+        let text = |text: &str, labels: &[&str]| {
+            format!(
+                "[run]\nname = \"a\"\nworkers = 2\nsteps = 9\n\
+                 [model]\nkind = \"bert\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
+                 [data]\nsequence_length = 8\nsources = [{{ path = \"a.csv\" }}]\ntokenizer = \"t.json\"\n\
+                 [data.classification]\ntext = {text:?}\nlabels = {labels:?}\n"
+            )
+        };
+        let config = |text: String| RunConfig::parse(&text).unwrap();
+        let before = config(text("a", &["no", "yes"])).to_toml().unwrap();
+        let founding = Founding { run: RunId([1; 16]), config: before, authority: String::new() };
+        check(&founding, &config(text("another column", &["no", "yes"]))).unwrap();
+        let error = check(&founding, &config(text("a", &["yes", "no"]))).unwrap_err().to_string();
+        assert!(error.contains("data.classification.labels are [\"yes\", \"no\"]"), "{error}");
+    }
 }

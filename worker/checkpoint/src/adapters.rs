@@ -19,6 +19,11 @@ pub(super) const BASE: &str = "base_model.json";
 /// PEFT puts this before the name of a model's tensor.
 pub(super) const PREFIX: &str = "base_model.model.";
 
+/// PEFT's type of models that tell classes of sequences.
+const OF_CLASSES: &str = "SEQ_CLS";
+/// Heads of such models, by their usual names. PEFT saves both of all such models, which have one of them.
+const CLASS_HEADS: [&str; 2] = ["classifier", "score"];
+
 /// `base_model.json`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct BaseRecord {
@@ -72,12 +77,16 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
     let modules: BTreeSet<&str> = trained
         .iter()
         .filter(|tensor| whole.tuning.as_ref().is_some_and(|tuning| tuning.trains(&tensor.name)))
-        .map(|tensor| module_of(&tensor.name))
+        .map(|tensor| saved_module(&tensor.name))
         .collect();
     json!({
         "peft_type": "LORA",
-        // PEFT has no type for masked language models.
-        "task_type": if whole.encoder.is_some() { Value::Null } else { json!("CAUSAL_LM") },
+        "task_type": match (&whole.encoder, whole.classes()) {
+            (None, _) => json!("CAUSAL_LM"),
+            (Some(_), Some(_)) => json!(OF_CLASSES),
+            // PEFT has no type for masked language models.
+            (Some(_), None) => Value::Null,
+        },
         "base_model_name_or_path": from,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
@@ -90,6 +99,13 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
         "modules_to_save": if modules.is_empty() { Value::Null } else { json!(modules) },
         "inference_mode": true,
     })
+}
+
+/// Returns the module that PEFT is to save for a tensor. PEFT adds the whole of a head for classes, whose parts must not be named beside it.
+fn saved_module(name: &str) -> &str {
+    let head =
+        CLASS_HEADS.iter().find(|head| name.strip_prefix(**head).is_some_and(|rest| rest.starts_with('.')));
+    head.map_or(module_of(name), |head| *head)
 }
 
 /// Returns the shortest names of the adapted modules: their last part, where all modules of that name are adapted.
@@ -116,17 +132,11 @@ fn targets(whole: &ModelSpec, lora: &Lora) -> BTreeSet<String> {
 pub(super) fn tuned_as(spec: ModelSpec, companions: &Companions) -> Result<ModelSpec> {
     let lora = companions.get(ADAPTER_CONFIG).map(|text| read_peft(text, &spec)).transpose()?;
     let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
-    let (lora, modules) = match lora {
-        None => (None, Vec::new()),
-        Some((lora, modules)) => (Some(lora), modules),
-    };
-    let unfrozen = record.map_or(modules, |record| record.unfrozen_parameters);
-    let unfrozen_parameters = (lora.is_none() || !unfrozen.is_empty()).then_some(unfrozen);
-    if lora.is_none() && unfrozen_parameters.as_ref().is_none_or(Vec::is_empty) {
-        return Ok(spec);
-    }
+    let (lora, modules) = lora.unzip();
+    let whole = record.map_or(modules.unwrap_or_default(), |record| record.unfrozen_parameters);
+    let unfrozen_parameters = (lora.is_none() && !whole.is_empty()).then(Vec::new);
     let train = TrainConfig { lora, unfrozen_parameters, ..TrainConfig::default() };
-    spec.tuned(&train).with_context(|| format!("{ADAPTER_CONFIG} is for another model"))
+    spec.tuned_with(&train, &whole).with_context(|| format!("{ADAPTER_CONFIG} is for another model"))
 }
 
 fn record_of(text: &[u8]) -> Result<BaseRecord> {
@@ -226,16 +236,26 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
     };
     lora.check().with_context(|| format!("read {ADAPTER_CONFIG}"))?;
     let all = spec.parameters();
+    let is_of_classes = json.get("task_type").is_some_and(|kind| kind == OF_CLASSES);
     let mut saved = BTreeSet::new();
     for name in names("modules_to_save")? {
-        // As PEFT, which wants no dot before the end: `norm` is every norm.
-        let modules =
-            all.iter().map(|tensor| module_of(&tensor.name)).filter(|module| module.ends_with(&name));
-        let before = saved.len();
+        let modules = all.iter().map(|tensor| module_of(&tensor.name));
+        let mut modules = modules.filter(|module| is_saved_as(module, &name)).peekable();
+        // PEFT adds the names of heads that the model does not have.
+        let is_added = is_of_classes && CLASS_HEADS.contains(&name.as_str());
+        ensure!(
+            modules.peek().is_some() || is_added,
+            refused("modules_to_save", "the model has no such module")
+        );
         saved.extend(modules.map(|module| format!("{module}.*")));
-        ensure!(saved.len() > before, refused("modules_to_save", "the model has no such module"));
     }
     Ok((lora, saved.into_iter().collect()))
+}
+
+/// Whether PEFT saves a module under this name: it or one that it is in ends with it. PEFT wants no dot before the end: `norm` is every norm.
+fn is_saved_as(module: &str, name: &str) -> bool {
+    let ends = module.match_indices('.').map(|(end, _)| end).chain([module.len()]);
+    ends.into_iter().any(|end| module[..end].ends_with(name))
 }
 
 /// Returns the folder of the pretrained model of trained weights: the given one, or the one they were trained from.

@@ -16,7 +16,7 @@ pub(super) fn names_of(json: &Value, model: &ModelConfig) -> Result<Vec<String>,
     let encoder = model.encoder.as_ref().filter(|encoder| encoder.head == Some(EncoderHead::Classes));
     let Some(classes) = encoder.and_then(|encoder| encoder.classes) else { return Ok(Vec::new()) };
     let Some(names) = json.get("id2label").and_then(Value::as_object) else {
-        return Ok((0..classes).map(|class| format!("LABEL_{class}")).collect());
+        return Ok(numbered(classes));
     };
     let name = |class: u32| {
         let name = names.get(&class.to_string()).and_then(Value::as_str);
@@ -25,6 +25,11 @@ pub(super) fn names_of(json: &Value, model: &ModelConfig) -> Result<Vec<String>,
         })
     };
     (0..classes).map(name).collect()
+}
+
+/// Returns the names that transformers gives to classes without.
+pub(super) fn numbered(classes: u32) -> Vec<String> {
+    (0..classes).map(|class| format!("LABEL_{class}")).collect()
 }
 
 /// Writes the classes of a model into its description.

@@ -217,7 +217,8 @@ fn write_all(
     for (name, content) in model.companions.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
         write(&folder.join(name), content)?;
     }
-    if model.is_adapters() {
+    // PEFT's files have no names of classes.
+    if model.is_adapters() && model.spec.classes().is_none() {
         return Ok(Exported { shards: count, bytes: all });
     }
     let mut config = model_config::carried(&model.spec, &model.companions);

@@ -10,7 +10,7 @@ use longhaul_proto::checkpoint::folder::{ADAPTER, TRAINED};
 use longhaul_proto::stored_values::StoredValues;
 use serde::Deserialize;
 
-use super::adapters::ADAPTER_CONFIG;
+use super::adapters::{ADAPTER_CONFIG, PREFIX};
 use super::experts;
 use super::reading::{Stretch, read_values};
 use super::stored_file::{Stored, StoredFile};
@@ -121,6 +121,40 @@ pub(super) fn missing(folder: &Path, own: &ModelSpec, whole: &ModelSpec) -> Resu
     Ok(missing)
 }
 
+/// Returns the values of a `whole` model in the order of its flat vector, and the names of those that are missing in a folder of the model `own`, which has
+/// another head: they are zero.
+///
+/// # Errors
+/// As [`missing`].
+pub(super) fn read_but_head(
+    folder: &Path,
+    own: &ModelSpec,
+    whole: &ModelSpec,
+) -> Result<(Vec<f32>, BTreeSet<String>)> {
+    if own == whole {
+        return Ok((read(folder, whole, whole)?, BTreeSet::new()));
+    }
+    let missing = missing(folder, own, whole)?;
+    let (mut starts, mut count) = (BTreeMap::new(), 0);
+    for parameter in whole.parameters() {
+        let values = parameter.count() as usize;
+        starts.insert(parameter.name, count);
+        count += values;
+    }
+    let mut flat = vec![0.0; count];
+    for_each(
+        folder,
+        (own, whole),
+        |name| !missing.contains(name),
+        |parameter, first, values| {
+            let start = starts[&parameter.name] + first;
+            values.write_f32(&mut flat[start..start + values.len()]);
+            Ok(())
+        },
+    )?;
+    Ok((flat, missing))
+}
+
 /// Calls `take` with all values of each wanted tensor of a whole model, in pieces: the tensor, the place of the first value in it, and values. They come in the
 /// order of the files; those of a tensor that is one in its file in their order. The folder is of the model `own`, which may have another head.
 ///
@@ -145,6 +179,19 @@ pub(super) fn for_each(
     read_values(&weights.files, stretches, |parameter, first, values| {
         take(&parameters[parameter], first, values)
     })
+}
+
+/// Returns the pretrained model with the head for classes that PEFT saved beside adapters of another one.
+///
+/// # Errors
+/// The file is damaged.
+pub(super) fn with_head_of(folder: &Path, base: ModelSpec) -> Result<ModelSpec> {
+    let Some(encoder) = base.encoder.as_ref().filter(|_| base.classes().is_none()) else { return Ok(base) };
+    let [_, outer] = encoder.class_names();
+    let stored = StoredFile::open(&folder.join(ADAPTER))?;
+    let rows = stored.tensors.get(&format!("{PREFIX}{outer}.weight")).and_then(Stored::rows);
+    let classes = rows.and_then(|rows| u32::try_from(rows).ok());
+    Ok(classes.map_or(base.clone(), |classes| base.with_classes(classes)))
 }
 
 /// Returns the values of adapters that PEFT wrote, in the order of their flat vector.

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::ModelKind;
 use longhaul_common::model::{ModelSpec, ParameterSpec, adapter_names, magnitude_name};
 
 use super::adapters::find_base;
-use super::{Companions, hf_folder};
+use super::opening::described;
+use super::{Companions, classes, hf_folder, model_config};
 
 /// A whole model from trained weights and the pretrained model beside which they were trained.
 pub(super) struct Merged {
@@ -34,17 +35,29 @@ pub(super) fn merge(
         return Ok(None);
     }
     let folder = find_base(companions, base)?;
-    let parameters = merged(spec, trained, &folder)?;
-    let companions = companions.of_model().or(Companions::read(&folder)?.of_model());
-    Ok(Some(Merged { folder, spec: spec.untuned(), parameters, companions }))
+    let (own, whole) = (described(&folder)?, spec.untuned());
+    ensure!(
+        own.with_classes_of(&whole) == whole,
+        "{} is another model than the one beside which these weights were trained",
+        folder.display()
+    );
+    let parameters = merged(spec, trained, (&folder, &own))?;
+    let mut companions = companions.of_model().or(Companions::read(&folder)?.of_model());
+    // A folder that PEFT wrote names no classes.
+    if let Some(classes) = whole.classes()
+        && model_config::original(&whole, &companions).is_none()
+    {
+        companions = companions.with_classes(&whole, &classes::numbered(classes))?;
+    }
+    Ok(Some(Merged { folder, spec: whole, parameters, companions }))
 }
 
 /// Returns all values of a pretrained model with these trained ones, in the order of the untuned model's [`ModelSpec::parameters`]:
-/// W + scale·B·A for an adapted matrix, in f32 as PEFT's `merge_and_unload`.
+/// W + scale·B·A for an adapted matrix, in f32 as PEFT's `merge_and_unload`. The folder is of the model `own`, which may lack a trained head.
 ///
 /// # Errors
 /// The folder's weights are of another model.
-fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
+fn merged(spec: &ModelSpec, trained: &[f32], (base, own): (&Path, &ModelSpec)) -> Result<Vec<f32>> {
     let tensors = spec.parameters();
     let counts = tensors.iter().map(ParameterSpec::count).sum::<u64>();
     ensure!(counts == trained.len() as u64, "{} values for {counts} trained parameters", trained.len());
@@ -55,7 +68,13 @@ fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
         rest = others;
     }
     let untuned = spec.untuned();
-    let mut flat = hf_folder::read(base, &untuned, &untuned)?;
+    let (mut flat, missing) = hf_folder::read_but_head(base, own, &untuned)?;
+    if let Some(name) = missing.iter().find(|name| !by_name.contains_key(name.as_str())) {
+        bail!(
+            "neither {} nor these trained weights have {name}, which was drawn when training began",
+            base.display()
+        );
+    }
     let mut rest = flat.as_mut_slice();
     for tensor in untuned.parameters() {
         let values = rest.split_off_mut(..tensor.count() as usize).context("a model has all its values")?;

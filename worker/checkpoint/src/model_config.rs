@@ -64,14 +64,15 @@ pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
         .map_err(|error| UnsupportedKey::new("model_type", &json["model_type"], error.to_string()))
 }
 
+/// Returns the original description of a model, if it leads back to it.
+pub(super) fn original(spec: &ModelSpec, companions: &Companions) -> Option<Value> {
+    let original = companions.get(MODEL_CONFIG).and_then(|text| serde_json::from_slice::<Value>(text).ok());
+    original.filter(|json| from_json(json).as_ref() == Ok(&spec.whole().untuned()))
+}
+
 /// Returns the description of a checkpoint's model: the original one, if it started from one, with the type of the written values.
 pub(super) fn carried(spec: &ModelSpec, companions: &Companions) -> Value {
-    let original = companions.get(MODEL_CONFIG).and_then(|text| serde_json::from_slice::<Value>(text).ok());
-    // An original that does not lead back to the model is of no use.
-    let Some(mut json) = original.filter(|json| from_json(json).as_ref() == Ok(&spec.whole().untuned()))
-    else {
-        return to_json(spec);
-    };
+    let Some(mut json) = original(spec, companions) else { return to_json(spec) };
     let keys = ["dtype", "torch_dtype"].map(|key| json.get(key).map(|_| key));
     for key in keys.into_iter().flatten() {
         json[key] = "float32".into();

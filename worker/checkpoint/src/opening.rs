@@ -163,7 +163,7 @@ pub fn base_of(folder: &Path, given: Option<&Path>) -> Result<Option<PathBuf>> {
 }
 
 /// Reads `config.json`.
-fn described(folder: &Path) -> Result<ModelSpec> {
+pub(super) fn described(folder: &Path) -> Result<ModelSpec> {
     let config = folder.join(MODEL_CONFIG);
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
     let json = serde_json::from_str(&text).with_context(|| format!("read {}", config.display()))?;
@@ -188,7 +188,8 @@ fn open_peft(folder: &Path, base: Option<&Path>) -> Result<OpenedModel> {
         "{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too",
         folder.display()
     );
-    let spec = adapters::tuned_as(described(&adapters::find_base(&companions, base)?)?, &companions)?;
+    let base = described(&adapters::find_base(&companions, base)?)?;
+    let spec = adapters::tuned_as(hf_folder::with_head_of(folder, base)?, &companions)?;
     let parameters = hf_folder::read_adapters(folder, &spec)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer, companions })

@@ -24,6 +24,11 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Returns the rows of a matrix.
+    pub fn rows(&self) -> Option<u64> {
+        self.shape.first().copied()
+    }
+
     pub fn check_shape(&self, name: &str, parameter: &ParameterSpec) -> Result<()> {
         ensure!(
             self.shape == parameter.shape,

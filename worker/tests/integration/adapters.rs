@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use longhaul_checkpoint::{BaseModel, OpenedModel, open_model};
 use longhaul_common::config::Precision;
+use longhaul_common::model::ModelSpec;
 use longhaul_engine::models::{FrozenWeights, Model, Parameters};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -26,7 +27,7 @@ pub struct Expected {
     merged: BTreeMap<String, Vec<f64>>,
 }
 
-fn fixture(path: &str) -> PathBuf {
+pub fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
 }
 
@@ -38,14 +39,14 @@ pub fn case(name: &str) -> (OpenedModel, PathBuf, Expected) {
     (open_model(&folder, Some(&base)).unwrap(), base, expected)
 }
 
-fn parameters(opened: &OpenedModel, base: &Path) -> Parameters {
-    let frozen_of: Vec<String> = opened.spec.frozen().into_iter().map(|tensor| tensor.name).collect();
-    let mut frozen = FrozenWeights::of(&opened.spec, Device::Cpu);
+/// Returns the frozen weights of a model.
+pub fn frozen(spec: &ModelSpec, base: &Path) -> FrozenWeights {
+    let frozen_of: Vec<String> = spec.frozen().into_iter().map(|tensor| tensor.name).collect();
+    let mut frozen = FrozenWeights::of(spec, Device::Cpu);
     let base = BaseModel::open(base, |_, _| {}).unwrap();
     let wanted = |name: &str| frozen_of.iter().any(|of| of == name);
-    base.for_each(&opened.spec, wanted, |tensor, first, values| Ok(frozen.write(tensor, first, values)?))
-        .unwrap();
-    Parameters::beside(&opened.spec, &opened.parameters, frozen).unwrap()
+    base.for_each(spec, wanted, |tensor, first, values| Ok(frozen.write(tensor, first, values)?)).unwrap();
+    frozen
 }
 
 /// Compares a tensor with the norm and the first values of a reference.
@@ -63,7 +64,8 @@ fn assert_near(what: &str, found: &Tensor, reference: &[f64], tolerance: f64) {
 fn logits_losses_gradients_and_merged_weights_are_those_of_peft() {
     for name in CASES {
         let (opened, base, expected) = case(name);
-        let parameters = parameters(&opened, &base);
+        let parameters =
+            Parameters::beside(&opened.spec, &opened.parameters, frozen(&opened.spec, &base)).unwrap();
         let model = Model::of_all(&opened.spec, &parameters, Precision::F32).unwrap();
         let tokens = Tensor::from_slice(&expected.tokens).unsqueeze(0); // [1, T + 1]
         let length = tokens.size()[1] - 1;
@@ -82,17 +84,18 @@ fn logits_losses_gradients_and_merged_weights_are_those_of_peft() {
             let what = format!("{name}, {}", tensor.name);
             assert_near(&what, &view.grad(), &expected.gradients[&tensor.name], 1e-4);
         }
-        check_merged(name, opened, &base, &expected);
+        check_merged(name, opened, &base, &expected.merged);
     }
 }
 
-fn check_merged(name: &str, opened: OpenedModel, base: &Path, expected: &Expected) {
+/// Compares merged weights with the norms and the first values of a reference.
+pub fn check_merged(name: &str, opened: OpenedModel, base: &Path, expected: &BTreeMap<String, Vec<f64>>) {
     let merged = opened.merged(Some(base)).unwrap();
     let mut rest = merged.parameters.as_slice();
     for tensor in merged.spec.parameters() {
         let (own, others) = rest.split_at(tensor.count() as usize);
         rest = others;
-        let reference = &expected.merged[&tensor.name];
+        let reference = &expected[&tensor.name];
         assert_near(&format!("{name}, merged {}", tensor.name), &Tensor::from_slice(own), reference, 1e-6);
     }
 }

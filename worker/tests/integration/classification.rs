@@ -17,13 +17,13 @@ const CASES: [&str; 4] = ["bert-classes", "electra-classes", "roberta-classes", 
 
 /// What transformers computes in f32, for the stored weights.
 #[derive(Deserialize)]
-struct Expected {
+pub struct Expected {
     tokens: Vec<Vec<u32>>,
     types: Vec<Vec<u32>>,
     labels: Vec<u32>,
     /// `[B, K]`
     logits: Vec<f64>,
-    loss: f64,
+    pub loss: f64,
     /// By parameter: the norm of its gradient, and its first three values.
     gradients: BTreeMap<String, Vec<f64>>,
 }
@@ -34,7 +34,7 @@ impl Expected {
     }
 
     /// Returns the texts in sequences of this length.
-    fn batch(&self, length: usize) -> HostBatch {
+    pub fn batch(&self, length: usize) -> HostBatch {
         let mut batch = HostBatch::of_labelled(length);
         for ((tokens, types), label) in self.tokens.iter().zip(&self.types).zip(&self.labels) {
             let words = tokens.iter().zip(types).map(|(token, second)| token | (second * SECOND));
@@ -45,7 +45,7 @@ impl Expected {
     }
 
     /// Returns the losses of the texts and whether each is told right, by its logits in f64.
-    fn judged(&self) -> Vec<(f64, bool)> {
+    pub fn judged(&self) -> Vec<(f64, bool)> {
         let classes = self.logits.len() / self.labels.len();
         let of = |(logits, label): (&[f64], &u32)| {
             let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
@@ -88,7 +88,8 @@ fn losses_accuracy_and_gradients_of_padded_pairs_are_those_of_transformers() {
     }
 }
 
-fn compare(spec: &ModelSpec, gradient: &[f32], expected: &Expected, at: &str) {
+/// Compares a gradient with that of transformers or PEFT.
+pub fn compare(spec: &ModelSpec, gradient: &[f32], expected: &Expected, at: &str) {
     let mut rest = gradient;
     let specs = spec.parameters();
     assert_eq!(expected.gradients.len(), specs.len(), "{at}");

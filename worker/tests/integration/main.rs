@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod adapters;
+mod class_adapters;
 mod classification;
 mod columns;
 mod data_command;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{
     CONTEXT, SEQUENCES, TOKEN_STREAM, VOCABULARY, device, distance, inputs, language_model, noise, parameters,
 };
-use crate::{adapters, decoders, encoders};
+use crate::{adapters, class_adapters, decoders, encoders};
 
 #[test]
 fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits() {
@@ -82,6 +82,7 @@ fn transformers_and_peft_open_what_runs_write_of_every_family_and_compute_the_sa
         cases.push((case, json!({"folder": path, "auto": auto}), tokens, expected.output[..count].to_vec()));
     }
     cases.push(adapters_of_an_encoder(folder.path()));
+    cases.extend(class_adapters::written_by_runs(folder.path()));
     for case in adapters::CASES {
         let (OpenedModel { spec, parameters, .. }, base, expected) = adapters::case(case);
         let model = BaseModel::open(&base, |_, _| {}).unwrap();
