@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
+use longhaul_common::config::TASK_QUESTIONS_MAX;
 use serde_json::Value;
 
 use super::choices::{self, LETTERS};
@@ -13,8 +14,6 @@ use super::labels::Labels;
 use super::{Item, TaskError, TaskKind, generated};
 use crate::records::whole_rows::{Row, RowFormat, open};
 
-/// Most questions of a file: a hundred times as many as usual tasks have.
-const QUESTIONS_MAX: usize = 1 << 21;
 /// Columns shown in a message.
 const COLUMNS_MAX: usize = 20;
 
@@ -59,10 +58,10 @@ impl TaskFile {
                 are_all = false;
                 break;
             }
-            if read == QUESTIONS_MAX {
+            if read == TASK_QUESTIONS_MAX as usize {
                 return Err(TaskError::TooMuch {
                     path: path.to_owned(),
-                    most: format!("{QUESTIONS_MAX} rows"),
+                    most: format!("{TASK_QUESTIONS_MAX} rows"),
                 });
             }
             reader.take(read, (row.unit, row.number), row.row)?;
