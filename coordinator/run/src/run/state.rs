@@ -287,6 +287,9 @@ impl RunState {
         let mut state = Self::new(run, config);
         let batch = u64::from(config.train.batch);
         state.rounds.ledger = Ledger::forked(state.rounds.schedule, batch, fork.first_round);
+        // Whether the other run was cut alike is unknown: the parts are assembled from those of its checkpoint.
+        let is_whole = !config.parallel.is_divided() && !config.is_plan_open();
+        state.cut_at = (!is_whole).then_some(fork.first_round);
         state.lineage.fork = Some(fork);
         state
     }

@@ -3,8 +3,12 @@
 use longhaul_common::id::RunId;
 
 use super::handovers::of_whole_model;
+use super::moves::{held, offer};
+use super::pipelines::ready_with;
+use super::tensor_groups::in_groups;
 use super::*;
 use crate::Fork;
+use crate::run::recovery::source::Found;
 
 /// A fork at step 8, before the fifth of ten rounds.
 fn forked() -> Story {
@@ -48,4 +52,28 @@ fn a_fork_goes_on_with_the_step_and_the_samples_of_the_other_run() {
     let state = story.run.state();
     assert_eq!(state.phase, Phase::Finished);
     assert_eq!((state.rounds.ledger.counted().len(), state.rounds.ledger.duplicates()), (20 * 4, 0));
+}
+
+/// The other run had as many parts: stages, each with its blocks.
+#[test]
+fn a_fork_with_as_many_parts_of_another_cut_assembles_its_own() {
+    let config = parsed(&in_groups().workers(2));
+    let fork = Fork { of: RunId([2; 16]), step: 8, first_round: Round(4) };
+    let state = RunState::forked(RunId([1; 16]), &config, fork);
+    let mut story = Story::of_state(config, state);
+    let stages = [offer(4, 0, false), offer(4, 1, false)];
+    story.join_as(1, "a", None, &stages);
+    story.join_as(2, "a", None, &[]);
+    for (worker, holders) in [(1, 0), (2, 1)] {
+        let parts = held(&story, worker);
+        assert_eq!(parts.iter().map(|part| part.offer.clone()).collect::<Vec<_>>(), stages);
+        assert!(parts.iter().all(|part| part.holders.len() == holders), "{parts:?}");
+    }
+    for (worker, rank) in [(1, 0), (2, 1)] {
+        story.say(worker, ready_with(rank, 4, 70 + rank as u8));
+    }
+    assert_eq!(story.begun(1).first_round, Round(4));
+    // Its own checkpoints are of its own cut.
+    let own = story.run.core.is_same_cut(&Found { round: Round(5), hashes: vec![[1; 32]; 2] });
+    assert!(own);
 }
