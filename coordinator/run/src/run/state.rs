@@ -294,6 +294,15 @@ impl RunState {
         state
     }
 
+    /// Has a fork go on in the samples of the other run, as they were before that run's `round`: samples that did not count there are
+    /// given out again. Returns whether the other run's books reach back that far; otherwise nothing changes.
+    pub fn continue_samples(&mut self, config: &RunConfig, there: &Self, round: Round) -> bool {
+        let Some(fork) = self.lineage.fork else { return false };
+        let here = (self.rounds.schedule, u64::from(config.train.batch), fork.first_round);
+        let books = Ledger::continuing(here, (&there.rounds.ledger, &there.rounds.late, round));
+        books.map(|books| self.rounds.ledger = books).is_some()
+    }
+
     /// Extends a finished run to this many steps in all; with the same number, a stopped run goes on to its own end.
     ///
     /// # Errors

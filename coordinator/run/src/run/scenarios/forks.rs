@@ -77,3 +77,34 @@ fn a_fork_with_as_many_parts_of_another_cut_assembles_its_own() {
     let own = story.run.core.is_same_cut(&Found { round: Round(5), hashes: vec![[1; 32]; 2] });
     assert!(own);
 }
+
+/// The second worker's contribution to the last round before the checkpoint was late, and waits in its residual.
+#[test]
+fn a_fork_gives_out_again_what_the_other_run_had_not_trained_on() {
+    let mut other = Story::training();
+    for round in 0..4 {
+        let sites = if round == 3 { vec![SiteId(0)] } else { vec![SiteId(0), SiteId(1)] };
+        for worker in [1, 2] {
+            let report = RoundReport { sites: sites.clone(), ..report(round, 7) };
+            other.say(worker, ToCoordinator::RoundApplied(report));
+        }
+    }
+    let fork = Fork { of: RunId([2; 16]), step: 8, first_round: Round(4) };
+    let mut state = RunState::forked(RunId([1; 16]), &config(), fork);
+    assert!(!state.continue_samples(&config(), other.run.state(), Round(3)), "it is at another step there");
+    assert!(state.continue_samples(&config(), other.run.state(), Round(4)));
+    let mut story = Story::of_state(config(), state);
+    for worker in [1, 2] {
+        story.join(worker, &[of_whole_model(4)]);
+    }
+    for worker in [1, 2] {
+        story.say(worker, ready(4, 40));
+    }
+    let feed = story.begun(1).assignments[0].feed.clone();
+    assert_eq!((feed.cursor, feed.backlog.iter().map(|range| range.end - range.start).sum::<u64>()), (32, 4));
+    for worker in [1, 2] {
+        story.say(worker, finished(10, None));
+    }
+    let ledger = &story.run.state().rounds.ledger;
+    assert_eq!((ledger.counted().len(), ledger.duplicates(), ledger.pending()), (20 * 4 - 4, 0, 0));
+}
