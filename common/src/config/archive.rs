@@ -108,11 +108,13 @@ pub struct Retention {
     pub best: BestCheckpoints,
     /// Those before rounds that are multiples of this wait for a verdict on their loss; 0: none do.
     pub judged_every: u64,
+    /// All before this round stay; `None`: there is no such round.
+    pub all_before: Option<Round>,
 }
 
 impl From<u32> for Retention {
     fn from(last: u32) -> Self {
-        Self { last, for_good_every: 0, best: BestCheckpoints::default(), judged_every: 0 }
+        Self { last, for_good_every: 0, best: BestCheckpoints::default(), judged_every: 0, all_before: None }
     }
 }
 
@@ -132,8 +134,12 @@ impl Retention {
             newest_first.split_at(newest_first.iter().take_while(|round| **round > written).count());
         let surplus = later.iter().skip(last).chain(from_here.iter().skip(last));
         let unjudged = self.best.unjudged(newest_first, self.judged_every);
-        let is_kept =
-            move |round| self.is_for_good(round) || self.best.has(round) || unjudged.contains(&round);
+        let is_kept = move |round| {
+            self.is_for_good(round)
+                || self.best.has(round)
+                || unjudged.contains(&round)
+                || self.all_before.is_some_and(|first| round < first)
+        };
         surplus.copied().filter(move |round| !is_kept(*round))
     }
 }

@@ -80,5 +80,5 @@ pub use sync::{
     Transform, WithinSite,
 };
 pub use task_kind::TaskKind;
-pub use tasks::TasksConfig;
+pub use tasks::{TASK_QUESTIONS_MAX, TasksConfig};
 pub use values::{Loss, Precision, Rounding, ValueFormat};

@@ -6,6 +6,8 @@ use super::{ConfigError, RunConfig, TaskKind};
 
 /// Most files.
 const FILES_MAX: usize = 256;
+/// Most questions of a file: a hundred times as many as usual tasks have.
+pub const TASK_QUESTIONS_MAX: u32 = 1 << 21;
 
 /// `[evaluate.tasks]`: files of questions, which each worker has at the same path. `worker evaluate` describes their columns and scores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +74,14 @@ impl TasksConfig {
     /// Returns all files with their kinds.
     pub fn files(&self) -> impl Iterator<Item = (TaskKind, &str)> {
         TaskKind::ALL.into_iter().flat_map(|kind| self.of(kind).iter().map(move |file| (kind, &**file)))
+    }
+
+    /// Returns the most questions of a kind that one of so many workers scores.
+    #[must_use]
+    pub fn share_max(&self, kind: TaskKind, workers: usize) -> u64 {
+        let of_file =
+            if self.questions == 0 { TASK_QUESTIONS_MAX } else { self.questions.min(TASK_QUESTIONS_MAX) };
+        self.of(kind).len() as u64 * u64::from(of_file).div_ceil(workers.max(1) as u64)
     }
 
     /// Whether there are none.

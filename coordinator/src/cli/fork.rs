@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use longhaul_checkpoint::{ForkPoint, fork};
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{ImageConfig, RunConfig};
 use longhaul_common::id::Round;
 use longhaul_proto::checkpoint::folder::{self, Found};
 use longhaul_proto::control::message::CheckpointOffer;
@@ -20,7 +20,7 @@ pub(super) const HELP: &str = "\
 Begin a run from a checkpoint of another one, with its moments and another configuration.
 
 Learning rate, schedule, data, batch, steps, workers, synchronisation and division of the model may differ.
-The model, its tokenizer and classes, the trained part and the optimiser may not. The new run begins at step 0, or with
+The model, its tokenizer, its classes, the size of its images, the trained part and the optimiser may not. The new run begins at step 0, or with
 --keep-step at the checkpoint's step: schedule and data then go on from there.
 
 Stop the other run's coordinator first. For weights alone, no fork is needed: set model.from.
@@ -61,7 +61,8 @@ pub struct ForkArgs {
 pub(super) fn run(args: &ForkArgs) -> Result<(), CliError> {
     let config = read_config(&args.config, LogFormat::Text)?;
     let (founding, state) = read_parent(&args.from)?;
-    check(&founding, &config)?;
+    let parent = RunConfig::parse(&founding.config).context("read the other run's configuration")?;
+    check((&founding.config, &parent), &config)?;
     if args.keep_step {
         check_samples(&founding, &config)?;
     }
@@ -69,7 +70,6 @@ pub(super) fn run(args: &ForkArgs) -> Result<(), CliError> {
         let text = format!("{} holds a run already: name another state directory", args.to.display());
         return Err(CliError::Misuse(text));
     }
-    let parent = RunConfig::parse(&founding.config).context("read the other run's configuration")?;
     let dir = args.dir.clone().unwrap_or(parent.checkpoint.dir);
     let parts = find(args, &dir, &state)?;
     let manifest = parts.first().context("no parts")?.manifest().map_err(anyhow::Error::msg)?;
@@ -78,7 +78,12 @@ pub(super) fn run(args: &ForkArgs) -> Result<(), CliError> {
     let next_step = if args.keep_step { step } else { 0 };
     let point = ForkPoint { run: new_run().map_err(anyhow::Error::new)?, next_round: first_round, next_step };
     let has_moments = fork(&parts, &dir, point).context("copy the checkpoint")?;
-    let new_state = RunState::forked(point.run, &config, Fork { of: founding.run, step, first_round });
+    let mut new_state = RunState::forked(point.run, &config, Fork { of: founding.run, step, first_round });
+    if args.keep_step && !new_state.continue_samples(&config, &state, manifest.next_round) {
+        print(
+            "the other run's books of samples do not reach back to this checkpoint: samples that it left out by then, as a worker was late or had left, stay out and count as trained on",
+        );
+    }
     let begun = Store::open(&args.to)
         .map_err(Into::into)
         .and_then(|store| begin_as(&store, &config, new_state, Clock::start().unix_s()));
@@ -118,28 +123,40 @@ fn read_parent(from: &Path) -> Result<(Founding, RunState), CliError> {
 }
 
 /// Refuses a configuration that the weights and moments do not fit.
-fn check(founding: &Founding, config: &RunConfig) -> Result<(), CliError> {
+fn check((before, parent): (&str, &RunConfig), config: &RunConfig) -> Result<(), CliError> {
     let text = config.to_toml().context("write the configuration")?;
     let is_fixed = |key: &str| FIXED.contains(&key) || key.starts_with("model.") && key != "model.from";
-    let differences = differences_in(&founding.config, &text, is_fixed);
+    let mut differences = differences_of_classes(parent, config);
+    differences.extend(Some(differences_in(before, &text, is_fixed)).filter(|others| !others.is_empty()));
     if differences.is_empty() {
-        return check_classes(founding, config);
+        return Ok(());
     }
+    let differences = differences.join(", ");
     Err(CliError::Misuse(format!(
         "the checkpoint does not fit this configuration: {differences}. Undo the change, or begin from the weights alone where they fit, with model.from"
     )))
 }
 
-/// Refuses other names or another order of the classes that the checkpoint's head tells.
-fn check_classes(founding: &Founding, config: &RunConfig) -> Result<(), CliError> {
-    let before = RunConfig::parse(&founding.config).context("read the other run's configuration")?;
-    let labels = |config: &RunConfig| config.data.classification.as_ref().map(|of| of.labels.clone());
-    match (labels(&before), labels(config)) {
-        (Some(before), Some(now)) if before != now => Err(CliError::Misuse(format!(
-            "the checkpoint's head tells the classes {before:?}, and data.classification.labels are {now:?}: name the same ones in the same order"
-        ))),
-        _ => Ok(()),
-    }
+/// Returns the differences of data that change what the model's values are for: its classes, and the size of its images.
+fn differences_of_classes(before: &RunConfig, after: &RunConfig) -> Vec<String> {
+    let values_of = |config: &RunConfig| {
+        let labels = config.data.classification.as_ref().map(|of| format!("{:?}", of.labels));
+        let image = config.data.image.as_ref();
+        let of_image = |of: fn(&ImageConfig) -> u32| image.map(|image| of(image).to_string());
+        [
+            ("classification.labels", labels),
+            ("image.channels", of_image(|image| image.channels)),
+            ("image.height", of_image(|image| image.height)),
+            ("image.width", of_image(|image| image.width)),
+            ("image.classes", of_image(|image| image.classes)),
+        ]
+    };
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "unset".to_owned());
+    let pairs = values_of(before).into_iter().zip(values_of(after));
+    let differing = pairs.filter(|(before, after)| before != after);
+    let told =
+        |((key, before), (_, after))| format!("data.{key} was {} and is {}", shown(before), shown(after));
+    differing.map(told).collect()
 }
 
 /// Refuses a configuration that draws other samples: a run that goes on in the data would repeat some, and leave others out.
@@ -251,25 +268,45 @@ fn round_at(config: &RunConfig, step: u64) -> Result<Round, CliError> {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_common::id::RunId;
-
     use super::*;
 
+    fn config(model: &str, data: &str) -> RunConfig {
+        let run = "[run]\nname = \"a\"\nworkers = 2\nsteps = 9";
+        RunConfig::parse(&format!("{run}\n[model]\n{model}\n[data]\n{data}\n")).unwrap()
+    }
+
+    /// The answer for a fork of `before`.
+    fn refusal(before: &RunConfig, after: &RunConfig) -> Option<String> {
+        let text = before.to_toml().unwrap();
+        check((&text, before), after).err().map(|error| error.to_string())
+    }
+
     #[test]
-    fn a_fork_keeps_the_classes_in_their_order() {
-        let text = |text: &str, labels: &[&str]| {
-            format!(
-                "[run]\nname = \"a\"\nworkers = 2\nsteps = 9\n\
-                 [model]\nkind = \"bert\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
-                 [data]\nsequence_length = 8\nsources = [{{ path = \"a.csv\" }}]\ntokenizer = \"t.json\"\n\
-                 [data.classification]\ntext = {text:?}\nlabels = {labels:?}\n"
-            )
+    fn other_classes_of_texts_are_refused_by_name_and_other_columns_are_not() {
+        let model = "kind = \"bert\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8";
+        let of = |labels: &str, more: &str| {
+            let data = "sources = [{ path = \"a.jsonl\" }]\ntokenizer = \"t.json\"\nsequence_length = 8";
+            config(model, &format!("{data}\n[data.classification]\nlabels = [{labels}]\n{more}"))
         };
-        let config = |text: String| RunConfig::parse(&text).unwrap();
-        let before = config(text("a", &["no", "yes"])).to_toml().unwrap();
-        let founding = Founding { run: RunId([1; 16]), config: before, authority: String::new() };
-        check(&founding, &config(text("another column", &["no", "yes"]))).unwrap();
-        let error = check(&founding, &config(text("a", &["yes", "no"]))).unwrap_err().to_string();
-        assert!(error.contains("data.classification.labels are [\"yes\", \"no\"]"), "{error}");
+        let before = of("\"bad\", \"good\"", "");
+        assert_eq!(refusal(&before, &of("\"bad\", \"good\"", "text = \"review\"")), None);
+        for labels in ["\"good\", \"bad\"", "\"bad\", \"fine\""] {
+            let refused = refusal(&before, &of(labels, "")).unwrap();
+            let text = "data.classification.labels was [\"bad\", \"good\"] and is [";
+            assert!(refused.contains(text), "{refused}");
+        }
+    }
+
+    #[test]
+    fn other_sizes_or_classes_of_images_are_refused_by_name_and_another_shift_is_not() {
+        let of = |image: &str| {
+            let data = "sources = [{ path = \"a-idx3-ubyte\", labels = \"l\" }]\n[data.image]";
+            config("kind = \"mlp\"", &format!("{data}\nchannels = 1\n{image}"))
+        };
+        let before = of("height = 28\nwidth = 28\nclasses = 10");
+        assert_eq!(refusal(&before, &of("height = 28\nwidth = 28\nclasses = 10\nshift = 2")), None);
+        let refused = refusal(&before, &of("height = 28\nwidth = 32\nclasses = 12")).unwrap();
+        let text = "data.image.width was 28 and is 32, data.image.classes was 10 and is 12";
+        assert!(refused.contains(text), "{refused}");
     }
 }

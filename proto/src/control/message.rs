@@ -346,8 +346,8 @@ pub enum ToWorker {
     /// Holders of the pretrained model that the run starts from. Sent to each worker that has sent
     /// [`ToCoordinator::Model`], then on changes.
     ModelHolders(ModelHolders),
-    /// Checkpoints to keep for their held-out loss, beside those of `checkpoint.keep`. Sent with each
-    /// generation, and on changes, in runs with `evaluate.keep_best`.
+    /// Checkpoints to keep for their held-out loss, beside those of `checkpoint.keep`. In runs with
+    /// `evaluate.keep_best`, sent to all workers after their admission, with each generation, and on changes.
     Best(BestCheckpoints),
 }
 

@@ -29,10 +29,51 @@ const CLASS_HEADS: [&str; 2] = ["classifier", "score"];
 struct BaseRecord {
     /// `model.from` of the run.
     base_model_name_or_path: String,
-    /// Hash of its files, in hexadecimal.
+    /// Hash of all its files, in hexadecimal. Some records have that of `weights_blake3` in its place.
     blake3: String,
+    /// Hash of its weights and their `config.json`, in hexadecimal. Records of earlier releases lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    weights_blake3: Option<String>,
     /// Patterns of the tensors trained themselves.
     unfrozen_parameters: Vec<String>,
+}
+
+impl BaseRecord {
+    /// Whether it is for this pretrained model.
+    fn is_of(&self, base: &BaseIdentity) -> bool {
+        match &self.weights_blake3 {
+            Some(weights) => *weights == base.weights,
+            None => [&base.files, &base.weights].contains(&&self.blake3),
+        }
+    }
+
+    /// Returns the hash for display.
+    fn shown_hash(&self) -> &str {
+        self.weights_blake3.as_ref().unwrap_or(&self.blake3)
+    }
+}
+
+/// The identity of a pretrained model: BLAKE3 hashes, in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BaseIdentity {
+    /// Of all its files.
+    files: String,
+    /// Of its weights and their `config.json`.
+    weights: String,
+}
+
+impl BaseIdentity {
+    fn of(base: &BaseModel) -> Result<Self> {
+        let files = blake3::Hash::from_bytes(base.files().hash()?).to_hex().to_string();
+        Ok(Self { files, weights: base.files().weights_hash()? })
+    }
+
+    /// Returns that of the pretrained model that the files beside trained weights name.
+    pub(super) fn in_companions(companions: &Companions) -> Option<Self> {
+        let BaseRecord { blake3: files, weights_blake3, .. } = record_of(companions.get(BASE)?).ok()?;
+        let weights = weights_blake3.unwrap_or_else(|| files.clone());
+        Some(Self { files, weights })
+    }
 }
 
 /// Returns the name of the file with a model's trained weights.
@@ -55,9 +96,11 @@ pub(super) fn weights_in(files: &BTreeMap<String, FileRecord>) -> Option<&'stati
 /// The model's files cannot be listed.
 pub fn beside_base(whole: &ModelSpec, from: &str, base: &BaseModel) -> Result<Companions> {
     let Some(tuning) = &whole.tuning else { return Ok(Companions::default()) };
+    let BaseIdentity { files, weights } = BaseIdentity::of(base)?;
     let record = BaseRecord {
         base_model_name_or_path: from.to_owned(),
-        blake3: base.files().weights_hash()?,
+        blake3: files,
+        weights_blake3: Some(weights),
         unfrozen_parameters: tuning.unfrozen.clone(),
     };
     let mut files = vec![(BASE.to_owned(), text_of(&serde_json::to_value(record)?))];
@@ -143,27 +186,22 @@ fn record_of(text: &[u8]) -> Result<BaseRecord> {
     serde_json::from_slice(text).with_context(|| format!("read {BASE}"))
 }
 
-/// Returns the hash of the pretrained model that these files name, in hexadecimal.
-pub(super) fn base_in(companions: &Companions) -> Option<String> {
-    record_of(companions.get(BASE)?).ok().map(|record| record.blake3)
-}
-
-/// Checks that a checkpoint's weights were trained beside the model with this hash.
+/// Checks that a checkpoint's weights were trained beside this model.
 ///
 /// # Errors
 /// They were trained beside another one, or the file that says so is missing.
-pub(super) fn check_base(folder: &Path, base: Option<&str>) -> Result<(), CheckpointError> {
+pub(super) fn check_base(folder: &Path, base: Option<&BaseIdentity>) -> Result<(), CheckpointError> {
     let path = folder.join(BASE);
     let text = std::fs::read(&path).map_err(CheckpointError::io("read", &path))?;
     let record = record_of(&text).map_err(|error| CheckpointError::damaged(&path, error))?;
-    if Some(record.blake3.as_str()) == base {
+    if base.is_some_and(|base| record.is_of(base)) {
         return Ok(());
     }
     let reason = format!(
         "its weights were trained beside the pretrained model {} with the hash {}, and the run has opened {}: give it that model again",
         record.base_model_name_or_path,
-        record.blake3,
-        base.unwrap_or("none")
+        record.shown_hash(),
+        base.map_or("none", |base| &base.weights)
     );
     Err(CheckpointError::OtherModel { path, reason })
 }
@@ -279,7 +317,7 @@ pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result
     let folder =
         folder.with_context(|| format!("these are adapters of {named}, which is not here: {REMEDY}"))?;
     if let Some(record) = record
-        && BaseModel::open(folder, |_, _| {})?.files().weights_hash()? != record.blake3
+        && !record.is_of(&BaseIdentity::of(&BaseModel::open(folder, |_, _| {})?)?)
     {
         bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
     }

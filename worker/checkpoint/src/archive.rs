@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use longhaul_common::config::{BestCheckpoints, RunConfig};
+use longhaul_common::config::{Retention, RunConfig};
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::archive::{
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use super::adapters::tuned_as;
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
 use super::export::WholeModel;
+use super::known_best::KnownBest;
 use super::opening::without_average;
 use super::pieces::Pieces;
 use super::recut::overlap;
@@ -43,7 +44,7 @@ pub struct RunArchive {
     run: RunId,
     unusable: Unusable,
     runtime: Handle,
-    best: BestCheckpoints,
+    best: KnownBest,
 }
 
 impl RunArchive {
@@ -63,13 +64,13 @@ impl RunArchive {
             run,
             unusable,
             runtime,
-            best: BestCheckpoints::default(),
+            best: KnownBest::default(),
         })
     }
 
     /// The same, with these checkpoints kept for their held-out loss.
     #[must_use]
-    pub fn keeping(self, best: BestCheckpoints) -> Self {
+    pub fn keeping(self, best: KnownBest) -> Self {
         Self { best, ..self }
     }
 
@@ -118,11 +119,19 @@ impl RunArchive {
         let part = ModelPart { run: self.run, parts, rank };
         self.runtime.block_on(async {
             let of = self.upload(&archive, part, writer, data).await?;
-            if let Err(error) = archive.prune(part, self.config.retention(self.best), of.next_round).await {
+            let pruned = match self.retention(&archive, parts).await {
+                Ok(retention) => archive.prune(part, retention, of.next_round).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = pruned {
                 tracing::warn!(%error, "old checkpoints stay in the archive for now");
             }
             Ok(archive.name_of(of))
         })
+    }
+
+    async fn retention(&self, archive: &Archive, parts: u32) -> Result<Retention, ArchiveError> {
+        Ok(self.best.retention(&self.config, parts, &archive.list(Some(self.run)).await?))
     }
 
     async fn upload(

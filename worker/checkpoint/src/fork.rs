@@ -104,12 +104,15 @@ fn copied(from: &Path, to: &Path, manifest: &Manifest) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads the moments of the lowest-numbered worker that has them.
+/// Reads the moments of the lowest-numbered worker that has them. A fork that no worker has begun yet has them from its own beginning.
 fn moments_of(from: &Found) -> Result<Option<PrivateState>> {
     let dir =
         from.path.ancestors().nth(if from.parts > 1 { 3 } else { 2 }).context("a folder without a run")?;
     let store = CheckpointStore::new(dir, from.run, NOBODY, 1).of_part(from.rank, from.parts);
-    let Some(private) = store.load_anothers(from.next_round)? else { return Ok(None) };
+    let of_worker = store.load_anothers(from.next_round)?;
+    let Some(private) = of_worker.or_else(|| store.load_private(from.next_round).ok()) else {
+        return Ok(None);
+    };
     let mut state = private.state;
     state.vectors.retain(|name, _| [PARAMETERS, FIRST_MOMENTS, SECOND_MOMENTS].contains(&name.as_str()));
     state.counters.retain(|name, _| name == UPDATES);

@@ -12,7 +12,7 @@ use longhaul_proto::checkpoint::sealed::to_text;
 use longhaul_proto::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 use serde::Serialize;
 
-use super::adapters::{base_in, check_base, weights_file, weights_in};
+use super::adapters::{BaseIdentity, check_base, weights_file, weights_in};
 use super::listing;
 use super::{
     CheckpointData, CheckpointError, Companions, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST,
@@ -27,8 +27,8 @@ pub struct CheckpointStore {
     run: RunId,
     worker: WorkerId,
     retention: Retention,
-    /// Hash of the pretrained model beside which weights are trained, in hexadecimal.
-    base: Option<String>,
+    /// The pretrained model beside which weights are trained.
+    base: Option<BaseIdentity>,
 }
 
 /// A complete and synced checkpoint in its own folder, not yet visible.
@@ -50,7 +50,7 @@ impl CheckpointStore {
     /// The same for weights that are trained beside the pretrained model which these files name.
     #[must_use]
     pub fn beside(self, companions: &Companions) -> Self {
-        Self { base: base_in(companions), ..self }
+        Self { base: BaseIdentity::in_companions(companions), ..self }
     }
 
     /// The same for another worker.
@@ -129,7 +129,7 @@ impl CheckpointStore {
     pub fn load_model(&self, next_round: Round, spec: &ModelSpec) -> Result<LoadedModel, CheckpointError> {
         let folder = self.folder.join(folder_name(next_round));
         if spec.tuning.is_some() {
-            check_base(&folder, self.base.as_deref())?;
+            check_base(&folder, self.base.as_ref())?;
         }
         let loaded = listing::load_model(&folder, self.run, spec);
         loaded.map_err(|error| self.offer_before(next_round, error))

@@ -406,6 +406,14 @@ fn a_fork_has_the_model_its_average_and_moments_under_another_run() {
     assert_eq!(moments.vectors.keys().collect::<Vec<_>>(), [FIRST_MOMENTS, PARAMETERS, SECOND_MOMENTS]);
     assert_eq!(moments.counters, [(UPDATES.to_owned(), 200), (STEPS.to_owned(), 0)].into());
 
+    // A fork of the fork, before any worker has begun it.
+    let again = ForkPoint { run: RunId([7; 16]), ..point };
+    let of_fork: Vec<_> =
+        folder::find(dir.path()).unwrap().into_iter().filter(|of| of.run == point.run).collect();
+    assert!(fork(&of_fork, dir.path(), again).unwrap());
+    let forked = CheckpointStore::new(dir.path(), again.run, WorkerId(3), 2);
+    assert_eq!(forked.load_anothers(Round(2)).unwrap().unwrap().state, moments);
+
     let path = found[0].path.join(folder::MODEL);
     fs::write(&path, "damage").unwrap();
     let other = ForkPoint { run: RunId([9; 16]), ..point };

@@ -31,7 +31,7 @@ impl Synchroniser {
             return Ok(());
         }
         self.checkpoints.archiving = true;
-        let archive = archive.keeping(self.checkpoints.best);
+        let archive = archive.keeping(self.checkpoints.best.clone());
         let part = (self.part.rank.unwrap_or_default(), self.config.parallel.ranks_per_replica());
         let worker = self.worker;
         let upload = move || {

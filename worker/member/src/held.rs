@@ -69,7 +69,7 @@ impl Synchroniser {
 
     /// Returns this run's checkpoint store on this machine, for any part.
     pub(super) fn root_store(&self) -> CheckpointStore {
-        let retention = self.config.retention(self.checkpoints.best);
+        let retention = self.config.retention(self.checkpoints.best.now());
         let store = CheckpointStore::new(&self.checkpoints.folder, self.run, self.worker, retention);
         match &self.part.prepared {
             Some(prepared) => store.beside(&prepared.companions),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use longhaul_checkpoint::{CheckpointData, RunArchive};
-use longhaul_common::config::{BestCheckpoints, RunConfig};
+use longhaul_checkpoint::{CheckpointData, KnownBest, RunArchive};
+use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
 use longhaul_common::model::Evaluation;
 use longhaul_common::plan::Member;
@@ -92,7 +92,7 @@ pub(super) struct Checkpoints {
     /// End reached by the device, with its final evaluation, until its checkpoint is written.
     pub finishing: Option<(Round, Option<Evaluation>)>,
     /// Those kept for their held-out loss.
-    pub best: BestCheckpoints,
+    pub best: KnownBest,
 }
 
 impl Synchroniser {
@@ -280,7 +280,7 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Best(best) => {
-                self.checkpoints.best = best;
+                self.checkpoints.best.hear(best);
                 Ok(())
             }
             ToWorker::Refused { .. }

@@ -23,6 +23,7 @@ mod punctuality;
 mod reach;
 mod refusals;
 mod replanning;
+mod scores;
 mod shares;
 mod slow_joiners;
 mod spoken_for;

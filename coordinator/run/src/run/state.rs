@@ -287,8 +287,20 @@ impl RunState {
         let mut state = Self::new(run, config);
         let batch = u64::from(config.train.batch);
         state.rounds.ledger = Ledger::forked(state.rounds.schedule, batch, fork.first_round);
+        // Whether the other run was cut alike is unknown: the parts are assembled from those of its checkpoint.
+        let is_whole = !config.parallel.is_divided() && !config.is_plan_open();
+        state.cut_at = (!is_whole).then_some(fork.first_round);
         state.lineage.fork = Some(fork);
         state
+    }
+
+    /// Has a fork go on in the samples of the other run, as they were before that run's `round`: samples that did not count there are
+    /// given out again. Returns whether the other run's books reach back that far; otherwise nothing changes.
+    pub fn continue_samples(&mut self, config: &RunConfig, there: &Self, round: Round) -> bool {
+        let Some(fork) = self.lineage.fork else { return false };
+        let here = (self.rounds.schedule, u64::from(config.train.batch), fork.first_round);
+        let books = Ledger::continuing(here, (&there.rounds.ledger, &there.rounds.late, round));
+        books.map(|books| self.rounds.ledger = books).is_some()
     }
 
     /// Extends a finished run to this many steps in all; with the same number, a stopped run goes on to its own end.

@@ -37,7 +37,10 @@ fn tuned(spec: ModelSpec, lora: bool, unfrozen: &[&str]) -> ModelSpec {
 /// Writes a checkpoint of trained weights as a run does.
 fn checkpoint(spec: &ModelSpec, base: &Path, folder: &Path) -> PathBuf {
     let model = BaseModel::open(base, |_, _| {}).unwrap();
-    let companions = beside_base(spec, base.to_str().unwrap(), &model).unwrap();
+    write(spec, beside_base(spec, base.to_str().unwrap(), &model).unwrap(), folder)
+}
+
+fn write(spec: &ModelSpec, companions: Companions, folder: &Path) -> PathBuf {
     let parameters: Arc<[f32]> = draw_parameters(spec, 9).into();
     let data = CheckpointData {
         next_round: Round(3),
@@ -186,6 +189,39 @@ fn a_checkpoint_is_loaded_beside_its_own_pretrained_model_alone() {
     };
     assert_eq!(beside(1).unwrap(), draw_parameters(&spec, 9));
     assert!(beside(2).unwrap_err().to_string().contains("give it that model again"));
+}
+
+/// `blake3` was the hash of all files, then that of the weights, and is the former again.
+#[test]
+fn a_checkpoint_of_an_earlier_release_is_loaded_beside_its_own_pretrained_model_alone() {
+    let spec = tuned(tiny_llama(), true, &[]);
+    let [own, other] = [1, 2].map(|seed| pretrained(&tiny_llama(), seed));
+    let open = |folder: &tempfile::TempDir| BaseModel::open(folder.path(), |_, _| {}).unwrap();
+    let files = open(&own).files().clone();
+    let of_all = blake3::Hash::from_bytes(files.hash().unwrap()).to_hex().to_string();
+    for hash in [of_all, files.weights_hash().unwrap()] {
+        let dir = tempfile::tempdir().unwrap();
+        let record = json!({
+            "base_model_name_or_path": own.path().to_str().unwrap(), "blake3": hash, "unfrozen_parameters": [],
+        });
+        let companions = beside_base(&spec, "any", &open(&own)).unwrap();
+        let mut companions: BTreeMap<String, Arc<[u8]>> =
+            companions.iter().map(|(name, content)| (name.to_owned(), Arc::clone(content))).collect();
+        companions.insert(BASE.to_owned(), text_of(&record).into_bytes().into());
+        let path = write(&spec, companions.into_iter().collect(), dir.path());
+        let loaded = |base: &tempfile::TempDir| {
+            let companions = beside_base(&spec, "any", &open(base)).unwrap();
+            let store = CheckpointStore::new(dir.path(), RunId([7; 16]), WorkerId(0), 1).beside(&companions);
+            store.load_model(Round(3), &spec).map(|loaded| loaded.parameters)
+        };
+        assert_eq!(loaded(&own).unwrap(), draw_parameters(&spec, 9));
+        assert!(loaded(&other).unwrap_err().to_string().contains("give it that model again"));
+        let merged = |base: &tempfile::TempDir| {
+            open_model(&path, Some(base.path())).unwrap().merged(Some(base.path()))
+        };
+        merged(&own).unwrap();
+        assert!(format!("{:#}", merged(&other).unwrap_err()).contains("is not the model that"));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use longhaul_common::config::BestCheckpoints;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::tiny_gpt2;
@@ -183,4 +184,27 @@ fn the_last_and_each_so_many_th_stay_on_the_disk_and_in_the_archive() {
     let on_disk: Vec<u64> = store.list().unwrap().iter().map(|listed| listed.next_round.0).collect();
     let archived: Vec<u64> = offers(&archive, &runtime).iter().map(|offer| offer.next_round.0).collect();
     assert_eq!((&*on_disk, &*archived), (&[160, 140, 120, 60][..], &[160, 140, 120, 60][..]));
+}
+
+/// The link was too slow for that of round 40, which is the best by now.
+#[test]
+fn the_former_best_stays_in_the_archive_until_a_newer_one_is_there() {
+    let (folder, runtime) = (tempfile::tempdir().unwrap(), runtime());
+    let config = "every_rounds = 20\nkeep = 1\n[data]\nvalidation_share = 0.1\n[train]\nevaluate_every_rounds = 20\n[evaluate]\nkeep_best = true";
+    let mut archive = archive(&folder.path().join("archive"), config, &runtime);
+    let mut best = KnownBest::default();
+    for (round, of, archived) in [
+        (20, 20, &[20][..]),
+        (60, 40, &[60, 20]),
+        (80, 40, &[80, 20]),
+        (100, 100, &[100, 20]),
+        (120, 100, &[120, 100]),
+    ] {
+        let rounds = [Some(Round(of)); 2];
+        archive.write((0, 1), WorkerId(3), &data(&tiny_gpt2(), round)).unwrap();
+        best.hear(BestCheckpoints { rounds, judged: Round(round) });
+        archive = archive.keeping(best.clone());
+        let offers: Vec<u64> = offers(&archive, &runtime).iter().map(|offer| offer.next_round.0).collect();
+        assert_eq!(offers, archived);
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
+use longhaul_common::config::TASK_QUESTIONS_MAX;
 use serde_json::Value;
 
 use super::choices::{self, LETTERS};
@@ -13,8 +14,6 @@ use super::labels::Labels;
 use super::{Item, TaskError, TaskKind, generated};
 use crate::records::whole_rows::{Row, RowFormat, open};
 
-/// Most questions of a file: a hundred times as many as usual tasks have.
-const QUESTIONS_MAX: usize = 1 << 21;
 /// Columns shown in a message.
 const COLUMNS_MAX: usize = 20;
 
@@ -59,8 +58,8 @@ impl TaskFile {
                 are_all = false;
                 break;
             }
-            if read == QUESTIONS_MAX {
-                let (most, remedy) = (format!("{QUESTIONS_MAX} rows"), "divide it, or read fewer");
+            if read == TASK_QUESTIONS_MAX as usize {
+                let (most, remedy) = (format!("{TASK_QUESTIONS_MAX} rows"), "divide it, or read fewer");
                 return Err(TaskError::TooMuch { path: path.to_owned(), most, remedy });
             }
             reader.take(read, (row.unit, row.number), row.row)?;

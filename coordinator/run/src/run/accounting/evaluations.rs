@@ -159,14 +159,14 @@ impl Core {
             && self.state.evaluations.wrote(next_round, rank, parts)
     }
 
-    /// Tells all members which checkpoints to keep.
+    /// Tells all workers which checkpoints to keep: also those that are not members have some.
     pub(crate) fn tell_best(&mut self) {
-        for worker in self.present_members() {
+        for worker in self.peers.keys().copied().collect::<Vec<_>>() {
             self.tell_best_to(worker);
         }
     }
 
-    /// Tells a member which checkpoints to keep.
+    /// Tells a worker which checkpoints to keep.
     pub(crate) fn tell_best_to(&mut self, worker: WorkerId) {
         if self.config.evaluate.keep_best {
             self.send(worker, ToWorker::Best(self.state.evaluations.checkpoints()));

@@ -9,11 +9,14 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::{Assignment, Timeline};
 use serde::{Deserialize, Serialize};
 
+use crate::run::accounting::late::Late;
 use crate::run::accounting::ranges::Ranges;
 
 /// Assignments kept before the older half is forgotten: one is some hundred bytes, and each is a change of membership.
 /// Checkpoints from before what is kept cannot be resumed from, so this is far more than any run keeps.
 const ASSIGNMENTS_KEPT_MAX: usize = 1024;
+/// Stands for the workers of another run.
+const NOBODY: WorkerId = WorkerId(u32::MAX);
 
 /// The books of the run's samples.
 ///
@@ -34,7 +37,7 @@ pub struct Ledger {
     duplicates: u64,
     /// The first step that the timeline still covers.
     known_from: u64,
-    /// Positions below this one were trained on by the run that this one is a fork of.
+    /// Positions below this one were given out by the run that this one is a fork of.
     inherited: u64,
 }
 
@@ -64,7 +67,8 @@ impl Ledger {
         }
     }
 
-    /// The books of a run that goes on with the samples of another one, before this round.
+    /// The books of a run that goes on before this round with the samples of another one, whose books are unknown: as if it had
+    /// trained on all samples that its steps before had room for.
     #[must_use]
     pub fn forked(schedule: RoundSchedule, batch: u64, round: Round) -> Self {
         let mut books = Self::new(schedule, batch);
@@ -75,6 +79,36 @@ impl Ledger {
             books.counted.insert(0..books.inherited);
         }
         books
+    }
+
+    /// The books of a run that goes on before this round with the samples of another one, from that one's books before
+    /// `round_there`. Contributions that wait in a residual there are lost. `None`: its books do not reach back, or the step there is another one.
+    #[must_use]
+    pub fn continuing(
+        (schedule, batch, round): (RoundSchedule, u64, Round),
+        (there, late, round_there): (&Self, &Late, Round),
+    ) -> Option<Self> {
+        let mut there = there.clone();
+        if !there.cut_back(round_there) {
+            return None;
+        }
+        there.count_through(round_there);
+        for (late, worker) in late.clone().cut_back(round_there, &BTreeSet::new()) {
+            there.lose(late, worker);
+        }
+        let mut books = Self::new(schedule, batch);
+        (books.through, books.known_from) = (round, books.first_step(round));
+        if there.first_step(round_there) != books.known_from {
+            return None;
+        }
+        let positions: Vec<Positions> = there.waiting().iter().collect();
+        // They are among the samples of the first assignment.
+        if let Some(before) = round.0.checked_sub(1).filter(|_| !positions.is_empty()) {
+            books.losses.push(Loss { round: Round(before), worker: NOBODY, positions, reissued_at: None });
+        }
+        books.inherited = there.given_out();
+        (books.counted, books.duplicates) = (there.counted, there.duplicates);
+        Some(books)
     }
 
     /// From now on, rounds are these. Those that anything is written of here are the same as before.
@@ -300,6 +334,37 @@ mod tests {
         let mut ledger = Ledger::new(schedule, 4);
         ledger.assign(Round(0), vec![W1, W2], Vec::new());
         ledger
+    }
+
+    /// One share was lost and is given out again before the fork, one after it, and one waits in a residual.
+    #[test]
+    fn a_fork_that_goes_on_in_the_samples_gives_out_those_that_did_not_count() {
+        let mut there = books();
+        let mut late = Late::default();
+        there.lose(Round(0), W2);
+        there.assign(Round(2), vec![W1, W2], Vec::new());
+        there.lose(Round(2), W2);
+        late.applied(Round(3), &[(W1, true), (W2, false)]);
+        there.count_through(Round(5));
+        there.assign(Round(5), vec![W1], Vec::new());
+        there.count_through(Round(7));
+        let at = |round| (there.schedule, 4, Round(round));
+        let mut fork = Ledger::continuing(at(4), (&there, &late, Round(4))).unwrap();
+        assert_eq!((fork.counted().len(), fork.waiting().len(), fork.given_out()), (20, 8, 28));
+        assert!(is_balanced(&fork));
+        fork.assign(Round(4), vec![W1, W2], Vec::new());
+        fork.count_through(Round(5));
+        assert!(fork.counted().iter().eq(std::iter::once(0..28)), "{:?}", fork.counted());
+        assert!(fork.cut_back(Round(4)) && is_balanced(&fork));
+        fork.assign(Round(4), vec![W1], Vec::new());
+        fork.count_through(Round(10));
+        assert!(fork.counted().iter().eq(std::iter::once(0..28 + 5 * 8)));
+        assert_eq!((fork.duplicates(), fork.pending()), (0, 0));
+        // A fork of it, from where it began.
+        let again = Ledger::continuing(at(4), (&fork, &Late::default(), Round(4))).unwrap();
+        assert_eq!((again.counted().len(), again.waiting().len(), again.given_out()), (20, 8, 28));
+        assert_eq!(Ledger::continuing(at(5), (&there, &late, Round(4))), None, "another step");
+        assert_eq!(Ledger::continuing(at(3), (&fork, &late, Round(3))), None, "from before its books");
     }
 
     fn flat(positions: Vec<Positions>) -> Vec<u64> {

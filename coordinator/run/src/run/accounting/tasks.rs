@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::config::TaskKind;
 use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::timeline::place_in;
 use longhaul_proto::control::message::TaskScore;
 use serde::{Deserialize, Serialize};
 
 use crate::run::command::Severity;
 use crate::run::core::Core;
+use crate::run::peer::{Peer, Standing};
 
 /// The scores of a state, as far as members have reported.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tasks {
-    /// Those of all members.
+    /// The newest that is closed: those of all members that were to answer and have not left, unless newer ones came first.
     whole: Option<Scored>,
-    /// Those of some.
+    /// Those of some, while others are to come.
     open: Option<Scored>,
 }
 
@@ -71,28 +73,34 @@ impl Scored {
 }
 
 impl Tasks {
-    /// Adds a member's scores. Returns whether the state is new.
-    fn add(&mut self, next_round: Round, step: u64, worker: WorkerId, scores: &[TaskScore]) -> bool {
+    /// Adds a member's scores. Those of a newer state close an open one, which is returned: it has the questions answered so far.
+    fn add(
+        &mut self,
+        next_round: Round,
+        step: u64,
+        worker: WorkerId,
+        scores: &[TaskScore],
+    ) -> Option<&Scored> {
         let newest = self.open.as_ref().or(self.whole.as_ref()).map(|scored| scored.next_round);
         match newest {
             // Late, or whole without it.
-            Some(newest) if next_round < newest || self.open.is_none() && next_round == newest => false,
+            Some(newest) if next_round < newest || self.open.is_none() && next_round == newest => None,
             Some(newest) if next_round == newest => {
                 self.open.iter_mut().for_each(|open| open.add(worker, scores));
-                false
+                None
             }
             _ => {
                 let mut open = Scored { next_round, step, ..Scored::default() };
                 open.add(worker, scores);
-                self.open = Some(open);
-                true
+                let left = self.open.replace(open).filter(|left| !left.kinds.is_empty())?;
+                Some(self.whole.insert(left))
             }
         }
     }
 
-    /// Closes the scores of a state that all of these have reported.
-    fn close(&mut self, members: &[WorkerId]) -> Option<&Scored> {
-        let is_whole = |open: &mut Scored| members.iter().all(|member| open.members.contains(member));
+    /// Closes the open scores once all of these have reported theirs.
+    fn close(&mut self, scorers: &[WorkerId]) -> Option<&Scored> {
+        let is_whole = |open: &mut Scored| scorers.iter().all(|scorer| open.members.contains(scorer));
         self.whole = Some(self.open.take_if(is_whole)?);
         self.whole.as_ref()
     }
@@ -104,7 +112,7 @@ impl Tasks {
         self.whole = self.whole.take().filter(stands);
     }
 
-    /// The newest scores of all members.
+    /// The newest closed scores. Members that left before they answered are not in them: [`KindScore::questions`] tells how many questions are.
     #[must_use]
     pub fn newest(&self) -> Option<&Scored> {
         self.whole.as_ref()
@@ -112,28 +120,65 @@ impl Tasks {
 }
 
 impl Core {
-    /// Records a member's scores of the state before a round.
+    /// Records a member's scores of the state before a round, unless that state is not to be scored, or not by this member.
     pub(crate) fn note_scores(&mut self, worker: WorkerId, next_round: Round, scores: &[TaskScore]) {
-        if self.config.evaluate.tasks.are_none() || next_round > self.until_round() {
-            return;
-        }
-        let members = self.present_members();
-        if !members.contains(&worker) {
+        let is_present = self.peers.get(&worker).is_some_and(Peer::is_present_member);
+        if !is_present || !self.is_scored(next_round) || !self.has_reached(worker, next_round) {
             return;
         }
         let last = Round(next_round.0.saturating_sub(1));
+        if !self.scorers(last).contains(&worker) {
+            return;
+        }
+        let workers = self.state.rounds.ledger.workers_in(last).len();
+        let tasks = &self.config.evaluate.tasks;
+        let is_possible =
+            |score: &&TaskScore| u64::from(score.questions) <= tasks.share_max(score.kind, workers);
+        let possible: Vec<TaskScore> = scores.iter().filter(is_possible).copied().collect();
         let step = self.state.rounds.schedule.steps_of(last).end;
-        // Members that left take their part of the older state with them.
-        let open = self.state.tasks.open.clone();
-        if self.state.tasks.add(next_round, step, worker, scores)
-            && let Some(left) = open
-        {
+        if let Some(left) = self.state.tasks.add(next_round, step, worker, &possible).cloned() {
             self.tell_scores(&left);
         }
-        if let Some(whole) = self.state.tasks.close(&members).cloned() {
+        self.close_answered();
+    }
+
+    /// Closes the open scores once all that are to answer have: others may have left.
+    pub(crate) fn close_answered(&mut self) {
+        let Some(open) = &self.state.tasks.open else { return };
+        let scorers = self.scorers(Round(open.next_round.0.saturating_sub(1)));
+        if let Some(whole) = self.state.tasks.close(&scorers).cloned() {
             self.tell_scores(&whole);
             self.persist();
         }
+    }
+
+    /// Whether members score the state before a round.
+    fn is_scored(&self, next_round: Round) -> bool {
+        let until = self.until_round();
+        next_round > Round(0)
+            && !self.config.evaluate.tasks.are_none()
+            && (next_round == until || next_round < until && self.config.evaluates_before(next_round))
+    }
+
+    /// Whether a member may have the state before a round, by its own reports.
+    fn has_reached(&self, worker: WorkerId, next_round: Round) -> bool {
+        let Some(progress) = self.peers.get(&worker).map(|peer| &peer.progress) else { return false };
+        let computing =
+            progress.meter.latest().map(|heartbeat| self.state.rounds.schedule.round_of(heartbeat.step));
+        next_round
+            <= self.state.rounds.ledger.through().max(progress.next_round.max(computing).unwrap_or_default())
+    }
+
+    /// Members that have computed a round, and score the state after it. Those that became members later have no part of its questions.
+    fn scorers(&self, round: Round) -> Vec<WorkerId> {
+        let Some(lineup) = &self.state.generations.present else { return Vec::new() };
+        let was_there = |worker: WorkerId| {
+            round >= lineup.first_round || place_in(&lineup.active_before, worker).is_some()
+        };
+        let is_member =
+            |worker: WorkerId| self.peers.get(&worker).is_some_and(|peer| peer.standing == Standing::Member);
+        let workers = self.state.rounds.ledger.workers_in(round).iter().copied();
+        workers.filter(|&worker| was_there(worker) && is_member(worker)).collect()
     }
 
     /// Takes the scores of the last state as they are: the run ends.
@@ -176,39 +221,43 @@ mod tests {
         let mut tasks = Tasks::default();
         let members = [WorkerId(1), WorkerId(2)];
         let arc = |right, questions| vec![score(TaskKind::Arc, right, questions)];
-        assert!(tasks.add(Round(4), 16, WorkerId(1), &arc([1, 2], 3)));
+        assert!(tasks.add(Round(4), 16, WorkerId(1), &arc([1, 2], 3)).is_none());
         assert!(tasks.close(&members).is_none() && tasks.newest().is_none());
         // Repeated; of the same kind again; impossible; of nothing.
-        assert!(!tasks.add(Round(4), 16, WorkerId(1), &arc([3, 3], 3)));
+        tasks.add(Round(4), 16, WorkerId(1), &arc([3, 3], 3));
         let scores = [
             score(TaskKind::Mmlu, [9, 0], 4),
             score(TaskKind::Arc, [2, 0], 2),
             score(TaskKind::Arc, [2, 2], 2),
             score(TaskKind::Piqa, [0, 0], 0),
         ];
-        assert!(!tasks.add(Round(4), 16, WorkerId(2), &scores));
+        tasks.add(Round(4), 16, WorkerId(2), &scores);
         let whole = tasks.close(&members).unwrap();
         assert_eq!((whole.next_round, whole.step), (Round(4), 16));
         let measures: Vec<_> = whole.measures().collect();
         assert_eq!(measures, [(TaskKind::Arc, "acc", 0.6, 5), (TaskKind::Arc, "acc_norm", 0.4, 5)]);
         // Too late for it, and for an older one.
-        assert!(!tasks.add(Round(4), 16, WorkerId(3), &arc([1, 1], 1)));
-        assert!(!tasks.add(Round(2), 8, WorkerId(1), &arc([1, 1], 1)));
+        tasks.add(Round(4), 16, WorkerId(3), &arc([1, 1], 1));
+        tasks.add(Round(2), 8, WorkerId(1), &arc([1, 1], 1));
+        assert_eq!(tasks.open, None);
         assert_eq!(tasks.newest().unwrap().kinds[&TaskKind::Arc].questions, 5);
     }
 
     #[test]
-    fn a_newer_state_replaces_one_that_lacks_a_member_and_a_run_that_goes_back_forgets_both() {
+    fn a_newer_state_closes_one_that_lacks_a_member_and_a_run_that_goes_back_forgets_both() {
         let mut tasks = Tasks::default();
         let arc = [score(TaskKind::Arc, [1, 1], 2)];
-        assert!(tasks.add(Round(4), 16, WorkerId(1), &arc));
-        assert!(tasks.add(Round(8), 32, WorkerId(1), &arc));
+        assert!(tasks.add(Round(4), 16, WorkerId(1), &arc).is_none());
+        assert_eq!(tasks.add(Round(8), 32, WorkerId(1), &arc).unwrap().next_round, Round(4));
+        assert_eq!(tasks.newest().unwrap().kinds[&TaskKind::Arc].questions, 2, "as many as were answered");
         assert_eq!(tasks.close(&[WorkerId(1)]).unwrap().next_round, Round(8));
-        assert!(tasks.add(Round(12), 48, WorkerId(1), &arc));
+        assert!(tasks.add(Round(12), 48, WorkerId(1), &[]).is_none());
+        assert!(tasks.add(Round(16), 64, WorkerId(1), &arc).is_none(), "nothing was answered");
         tasks.cut_back(Round(8));
         assert_eq!((tasks.open.is_none(), tasks.newest().unwrap().next_round), (true, Round(8)));
         tasks.cut_back(Round(7));
         assert_eq!(tasks, Tasks::default());
-        assert!(tasks.add(Round(4), 16, WorkerId(1), &arc));
+        tasks.add(Round(4), 16, WorkerId(1), &arc);
+        assert!(tasks.open.is_some());
     }
 }

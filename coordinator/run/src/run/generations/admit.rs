@@ -103,6 +103,8 @@ impl Run {
             ToWorker::Welcome(Welcome { run: self.core.state.run, config, site, resumed: false }),
         );
         self.core.tell_revoked(worker);
+        // Before any order that makes it write a checkpoint, and prune others.
+        self.core.tell_best_to(worker);
         if self.core.state.phase == Phase::Finished {
             self.core.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
             self.remove(worker, Severity::Info, "joined after the end of the run");

@@ -249,6 +249,7 @@ impl Run {
         }
         self.accounting.cut_back(first_round);
         self.core.state.evaluations.cut_back(first_round);
+        self.core.state.tasks.cut_back(first_round);
         self.core.state.lineage.milestones.retain(|round, _| *round <= first_round);
         self.core.state.lineage.facts = facts_of(reference);
         self.data.holders_change();

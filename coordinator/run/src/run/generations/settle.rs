@@ -64,6 +64,7 @@ impl Run {
         if members.is_empty() {
             return self.lose_members();
         }
+        self.core.close_answered();
         let Some(until) = self.core.state.until() else { return };
         let has_finished = |peer: &Peer| peer.progress.finished.is_some_and(|next| next >= until);
         if members.iter().all(|worker| self.core.peers.get(worker).is_some_and(has_finished))

@@ -212,8 +212,8 @@ impl Run {
             if let Some(start) = common.clone().or_else(own) {
                 self.core.send(worker, ToWorker::Begin(start));
             }
-            self.core.tell_best_to(worker);
         }
+        self.core.tell_best();
         self.core.notice(Severity::Info, None, text);
     }
 }

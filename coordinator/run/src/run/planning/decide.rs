@@ -338,6 +338,8 @@ impl Core {
         let Some(site) = self.peers.get(&worker).map(|peer| peer.known.site) else { return };
         let welcome = Welcome { run: self.state.run, config: self.config_toml.clone(), site, resumed: false };
         self.send(worker, ToWorker::Welcome(welcome));
+        // A survey takes no notice of it.
+        self.tell_best_to(worker);
     }
 
     /// Converts a choice to the run's form.

@@ -1,10 +1,9 @@
 //! Held-out losses decide which checkpoint stays, and when the run ends.
 
-use longhaul_common::config::{BestCheckpoints, EvaluateConfig, TaskKind};
-use longhaul_proto::control::message::{CheckpointReport, TaskScore};
+use longhaul_common::config::{BestCheckpoints, EvaluateConfig};
+use longhaul_proto::control::message::CheckpointReport;
 
 use super::*;
-use crate::Status;
 
 /// Evaluates every other of ten rounds, and ends after two evaluations without an improvement.
 fn evaluating() -> Story {
@@ -29,10 +28,14 @@ fn wrote(story: &mut Story, worker: u32, next_round: u64) {
 }
 
 fn told_best(story: &Story) -> Option<BestCheckpoints> {
-    story.told(2).into_iter().find_map(|message| match message {
+    story.told(2).into_iter().find_map(best_of)
+}
+
+fn best_of(message: ToWorker) -> Option<BestCheckpoints> {
+    match message {
         ToWorker::Best(best) => Some(best),
         _ => None,
-    })
+    }
 }
 
 /// To the middle of the run: the best is that before round 2.
@@ -118,32 +121,21 @@ fn the_evaluation_at_the_end_counts_and_is_no_early_end() {
     assert_eq!(evaluations.ended(), None);
 }
 
+/// It removes old checkpoints from its disk as well, once it has written one, or has a copy of one.
 #[test]
-fn members_share_questions_and_their_scores_are_shown_once_all_have_reported() {
-    let mut config = config();
-    config.train.evaluate_every_rounds = 2;
-    config.evaluate.tasks.arc = vec!["arc.jsonl".to_owned()];
-    let mut story = Story::of(config).trained();
-    let score = |right, questions| vec![TaskScore { kind: TaskKind::Arc, right, questions }];
-    let said = |next_round, scores| ToCoordinator::Scores { next_round: Round(next_round), scores };
-    story.say(1, said(2, score([1, 2], 4)));
-    assert_eq!(story.run.status(0).training.scores, []);
-    // A worker that is no member, and a round that does not exist.
-    story.say(9, said(2, score([3, 3], 3)));
-    story.say(2, said(99, score([3, 3], 3)));
-    story.say(2, said(2, score([2, 2], 4)));
-    let status = story.run.status(0);
-    let shown = |status: &Status| -> Vec<(String, f64, u64, u64)> {
-        let scores = status.training.scores.iter();
-        scores.map(|score| (score.measure.clone(), score.value, score.questions, score.step)).collect()
+fn a_worker_that_is_no_member_hears_which_checkpoints_to_keep_before_any_order() {
+    let mut story = evaluating();
+    evaluated(&mut story, 0, [None; 2]);
+    wrote(&mut story, 1, 2);
+    evaluated(&mut story, 1, [Some(2.0), Some(3.0)]);
+    let [two, four] = [2, 4].map(|round| Some(Round(round)));
+    story.join(3, &[]);
+    let told = story.told(3);
+    let [ToWorker::Welcome(_), ToWorker::Best(best), ToWorker::Heal { .. }] = &told[..] else {
+        panic!("{told:?}")
     };
-    assert_eq!(shown(&status), [("acc".into(), 0.375, 8, 4), ("acc_norm".into(), 0.5, 8, 4)]);
-    let text = &status.events.last().unwrap().text;
-    assert_eq!(text, "scores at step 4: arc acc 0.3750, acc_norm 0.5000 of 8 questions");
-    // At the end, those of the members that are left.
-    story.say(1, said(10, score([4, 4], 4)));
-    for worker in [1, 2] {
-        story.say(worker, finished(10, Some(1.5)));
-    }
-    assert_eq!(shown(&story.run.status(0))[0], ("acc".into(), 1.0, 4, 20));
+    assert_eq!(best.rounds, [two; 2]);
+    evaluated(&mut story, 2, [None; 2]);
+    evaluated(&mut story, 3, [Some(2.0), Some(2.0)]);
+    assert_eq!(story.told(3).into_iter().find_map(best_of).map(|best| best.rounds), Some([two, four]));
 }

@@ -9,7 +9,7 @@ use super::replanning::{pass, shows};
 use super::*;
 use longhaul_plan::Answer;
 
-fn in_groups() -> RunToml {
+pub(super) fn in_groups() -> RunToml {
     run_toml().workers(4).set("parallel.tensor", 2).set("model.heads", 2)
 }
 
