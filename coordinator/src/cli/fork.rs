@@ -20,8 +20,8 @@ pub(super) const HELP: &str = "\
 Begin a run from a checkpoint of another one, with its moments and another configuration.
 
 Learning rate, schedule, data, batch, steps, workers, synchronisation and division of the model may differ.
-The model, its tokenizer, its classes, the size of its images, the trained part and the optimiser may not. The new run begins at step 0, or with
---keep-step at the checkpoint's step: schedule and data then go on from there.
+The model, its tokenizer, classes, size of images and trained part, and the optimiser may not. The new run begins at
+step 0, or with --keep-step at the checkpoint's step: schedule and data then go on from there.
 
 Stop the other run's coordinator first. For weights alone, no fork is needed: set model.from.
 
