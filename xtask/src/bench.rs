@@ -129,7 +129,7 @@ impl Name {
 
     /// Whether it starts the real binaries, which also require libtorch.
     fn starts_binaries(self) -> bool {
-        matches!(self, Self::Wan | Self::Sync | Self::Pipeline | Self::Elastic)
+        matches!(self, Self::Wan | Self::Sync | Self::Models | Self::Pipeline | Self::Elastic)
     }
 }
 
@@ -166,9 +166,11 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     }
     let python = python_for(options, std::env::var_os(PYTHON))?;
     if options.part.is_some()
-        && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline | Name::Data)
+        && !matches!(options.name, Name::Sync | Name::Elastic | Name::Models | Name::Pipeline | Name::Data)
     {
-        bail!("--part is for `bench sync`, `bench elastic`, `bench pipeline` and `bench data`");
+        bail!(
+            "--part is for `bench sync`, `bench elastic`, `bench models`, `bench pipeline` and `bench data`"
+        );
     }
     let targets = options.name.targets();
     let needs_libtorch = targets.iter().any(|target| features(target) == Some(TORCH));
@@ -209,7 +211,7 @@ const TORCH: &str = "torch";
 /// The target of `bench selection` that reads images.
 const IMAGES: &str = "images";
 /// Targets that compare with a Python.
-const PYTHON_TARGETS: [&str; 4] = ["data", "cases", "gpu", IMAGES];
+const PYTHON_TARGETS: [&str; 5] = ["data", "cases", "gpu", "models", IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is its own target, without parts.
@@ -217,10 +219,11 @@ const BUBBLE: &str = "bubble";
 
 /// Returns the arguments with the Python for the targets that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
-    let takes_it = matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Selection);
+    let takes_it =
+        matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Models | Name::Selection);
     if options.python.is_some() && !takes_it {
         bail!(
-            "--python is for `bench data`, `bench cases`, `bench gpu` and `bench selection`; others take the python that {PYTHON} names"
+            "--python is for `bench data`, `bench cases`, `bench gpu`, `bench models` and `bench selection`; others take the python that {PYTHON} names"
         );
     }
     let python = options.python.clone().map(PathBuf::into_os_string).or(usual).filter(|_| takes_it);
