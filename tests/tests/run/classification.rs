@@ -12,45 +12,21 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::scenario::{Scenario, Setup};
-
-const SPECIAL: [&str; 4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
-/// Entries of the fixture's vocabulary.
-const VOCABULARY: usize = 40;
+use crate::word_bert;
 
 /// A masked BERT with a tokenizer of words, and pairs of texts: the answer is right if it has the question's word.
 fn bert() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/tests/fixtures/encoders/bert");
-    fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    let mut config: Value = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
-    for dropout in ["hidden_dropout_prob", "attention_probs_dropout_prob"] {
-        config[dropout] = json!(0.0);
-    }
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let words: Vec<String> = (0..VOCABULARY - SPECIAL.len()).map(|word| format!("w{word}")).collect();
-    let all = SPECIAL.iter().map(ToString::to_string).chain(words).zip(0..);
-    let vocabulary: serde_json::Map<String, Value> = all.map(|(word, id)| (word, json!(id))).collect();
-    let added = SPECIAL.iter().zip(0..).map(|(content, id)| {
-        json!({
-            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        })
-    });
     let special = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
     let text = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
     let of = |token: &str, id: u32| json!({"id": token, "ids": [id], "tokens": [token]});
     let single = [special("[CLS]", 0), text("A", 0), special("[SEP]", 0)];
     let pair = [&single[..], &[text("B", 1), special("[SEP]", 1)]].concat();
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added.collect::<Vec<_>>(),
-        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": null,
-        "post_processor": {
-            "type": "TemplateProcessing", "single": single, "pair": pair,
-            "special_tokens": {"[CLS]": of("[CLS]", 2), "[SEP]": of("[SEP]", 3)},
-        },
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    let frame = json!({
+        "type": "TemplateProcessing", "single": single, "pair": pair,
+        "special_tokens": {"[CLS]": of("[CLS]", 2), "[SEP]": of("[SEP]", 3)},
     });
-    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    word_bert::write(folder.path(), &["[PAD]", "[UNK]", "[CLS]", "[SEP]"], &frame);
     let row = |at: usize| {
         let (word, is_right) = (at * 7 % 31, at % 2 == 1);
         let answer = if is_right { 33 } else { 34 };

@@ -38,3 +38,4 @@ mod terminal;
 mod traces;
 mod turns;
 mod tutorials;
+mod word_bert;

@@ -11,37 +11,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::scenario::Setup;
-
-/// Entries of the fixture's vocabulary.
-const VOCABULARY: usize = 40;
+use crate::word_bert;
 
 /// BERT with a tokenizer of words, and a text in which each word tells its neighbours.
 fn bert() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/tests/fixtures/encoders/bert");
-    fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    let mut config: Value = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
-    for dropout in ["hidden_dropout_prob", "attention_probs_dropout_prob"] {
-        config[dropout] = json!(0.0);
-    }
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let special = ["[UNK]", "[SEP]", "[MASK]"].map(str::to_owned);
-    let words: Vec<String> = (0..VOCABULARY - special.len()).map(|word| format!("w{word}")).collect();
-    let all = special.iter().chain(&words).zip(0..);
-    let vocabulary: serde_json::Map<String, Value> =
-        all.map(|(word, id)| (word.clone(), json!(id))).collect();
-    let added = special.iter().zip(0..).map(|(content, id)| {
-        json!({
-            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        })
-    });
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added.collect::<Vec<_>>(),
-        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-    });
-    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let words = word_bert::write(folder.path(), &["[UNK]", "[SEP]", "[MASK]"], &Value::Null);
     let text: Vec<&str> = (0..20_000).map(|at| words[at % words.len()].as_str()).collect();
     let path = folder.path().join("text.txt");
     fs::write(&path, text.join(" ")).unwrap();
