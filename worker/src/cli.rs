@@ -290,7 +290,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present_any = ["chat", "prompts"])]
     pub prompt: Vec<String>,
     /// A file of prompts: lines of JSON if its name ends in `.jsonl` (strings, or objects with `prompt`), otherwise a prompt in each line; `-`: standard
-    /// input. Prints {"prompt", "text", "finish_reason"} and the other keys of its line for each, the reason being `stop` or `length`. With `--chat` each is a chat of its own.
+    /// input. Prints {"prompt", "text", "finish_reason"} and the other keys of its line (none of these) for each, the reason being `stop` or `length`. With `--chat` each is a chat of its own.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub prompts: Option<PathBuf>,
     /// Prompts continued at once: 1 to 1024. Each takes memory for a whole context.

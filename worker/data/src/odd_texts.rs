@@ -60,6 +60,12 @@ impl OddTexts {
         self.see_part(text);
     }
 
+    /// Counts the second text of a pair if it is blank.
+    pub(super) fn see_second(&mut self, text: &str) {
+        self.blank += u64::from(text.trim().is_empty());
+        self.see_part(text);
+    }
+
     /// Counts a part of a longer text.
     pub(super) fn see_part(&mut self, text: &str) {
         if let Some(at) = decoded_twice_at(text) {

@@ -283,7 +283,7 @@ impl<'a> Maker<'a> {
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
         let mut bad = BadRecords::default();
         packed.bad.iter().for_each(|(at, reason)| bad.note(format!("{}: {reason}", piece.place(*at)), 1));
-        let counts = TextCounts { unknown_tokens: packed.unknown, ..TextCounts::default() };
+        let counts = TextCounts { unknown_tokens: packed.unknown, odd: packed.odd, ..TextCounts::default() };
         let (records, labels, conversations) = (piece.records() - bad.count, packed.classes, packed.counts);
         Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
     }

@@ -189,25 +189,23 @@ pub(super) fn companions(
     }
 }
 
-/// Returns the chat template that the run names in place of the model's: checkpoints carry it on. A machine that trains on others' data may lack it.
+/// Returns the chat template that the run names in place of the model's: checkpoints carry it on. A machine that trains on others' data cannot know theirs.
 ///
 /// # Errors
 /// It cannot be read.
 pub(super) fn of_template(config: &RunConfig, data_is_remote: bool) -> Result<Companions> {
     let named = config.data.conversations.as_ref().and_then(|settings| settings.chat_template.as_deref());
     let Some(path) = named else { return Ok(Companions::default()) };
-    match std::fs::read(path) {
-        Ok(template) => Ok([(CHAT_TEMPLATE.to_owned(), template.into())].into_iter().collect()),
-        Err(error) if data_is_remote => {
-            tracing::warn!(
-                path,
-                %error,
-                "this machine has no file of data.conversations.chat_template, so its checkpoints have the model's template, or none"
-            );
-            Ok(Companions::default())
-        }
-        Err(error) => Err(error).with_context(|| format!("read data.conversations.chat_template = {path:?}")),
+    if data_is_remote {
+        tracing::warn!(
+            path,
+            "checkpoints of this machine have the model's chat template, or none, and not that of data.conversations.chat_template, as it trains on the data of others"
+        );
+        return Ok(Companions::default());
     }
+    let template = std::fs::read(path);
+    let template = template.with_context(|| format!("read data.conversations.chat_template = {path:?}"))?;
+    Ok([(CHAT_TEMPLATE.to_owned(), template.into())].into_iter().collect())
 }
 
 /// Loads the tokenizer of the data: the model's, where it is to be that.

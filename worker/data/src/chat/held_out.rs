@@ -22,7 +22,8 @@ impl HeldOutConversation {
         let has_all = |kind: &ConversationKind| kind.columns().iter().all(|name| row.contains_key(*name));
         let kind = ConversationKind::ALL.into_iter().find(has_all)?;
         let row = serde_json::from_value::<Value>(row.clone().into()).map_err(|error| error.to_string());
-        Some(row.and_then(|row| Conversation::read(&row, kind, None)).map(Self))
+        let read = row.and_then(|row| Conversation::read(&row, kind, None)).map(Self);
+        Some(read.map_err(|reason| by_options(&reason)))
     }
 
     /// Returns the bytes of its texts.

@@ -1,5 +1,6 @@
 //! Conversations as rows of tokens: `docs/conversations.md`.
 
+mod captures;
 mod conversation;
 mod counts;
 mod date;
@@ -43,7 +44,7 @@ use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use longhaul_common::config::TooLong;
 
 use super::encoded::Encoded;
 use super::{Chat, Conversation, ConversationCounts, Tokenizer};
+use crate::odd_texts::OddTexts;
 
 /// The token is a target of the loss.
 pub const TRAINED: u32 = 1 << 31;
@@ -39,6 +40,8 @@ pub(crate) struct Packed {
     pub(crate) unknown: u64,
     /// The class of each labelled text.
     pub(crate) classes: Vec<u32>,
+    /// Odd ones among labelled texts.
+    pub(crate) odd: OddTexts,
 }
 
 impl Chat {

@@ -9,6 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value, escape_formatter};
 
+use super::captures;
 use super::date::Date;
 use super::extras::Extras;
 use super::generation::{self, MARKS};
@@ -77,7 +78,7 @@ impl ChatTemplate {
         });
         generation::add_to(&mut environment);
         python::add_to(&mut environment, date);
-        environment.add_template_owned(NAME, translated).map_err(|error| shown(&error))?;
+        environment.add_template_owned(NAME, translated.clone()).map_err(|error| shown(&error))?;
         let mut hasher = blake3::Hasher::new();
         let date = date.map(|date| date.to_string()).unwrap_or_default();
         let names = specials.iter().flat_map(|(name, text)| [name.as_str(), text]);
@@ -87,6 +88,9 @@ impl ChatTemplate {
         }
         let undeclared =
             environment.get_template(NAME).map_err(|error| shown(&error))?.undeclared_variables(false);
+        // Compiled first as it is: messages show the place.
+        let captured = captures::with_captures(&translated);
+        environment.add_template_owned(NAME, captured).map_err(|error| shown(&error))?;
         let (environment, hash) = (Arc::new(environment), hasher.finalize());
         Ok(Self {
             environment,

@@ -12,7 +12,7 @@ pub(crate) use self::row_reader::LabelledReader;
 pub use self::rows::SECOND;
 
 /// Version of the preparation of labelled texts. A change of it gives new names in the cache.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// All that determines the sequences of labelled texts, besides the texts and the tokenizer.
 #[derive(Clone, Debug)]

@@ -44,6 +44,28 @@ impl LabelledReader {
         self.labelling.columns().map(place).collect()
     }
 
+    /// Refuses a table that names its classes otherwise than the run. `names` returns the names that it gives to a column's numbers.
+    ///
+    /// # Errors
+    /// Names both.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn check_classes(
+        &self,
+        path: &Path,
+        names: impl Fn(&str) -> Option<Vec<String>>,
+    ) -> Result<(), DataError> {
+        let Labelling { label, labels, .. } = &self.labelling;
+        match names(label) {
+            Some(names) if names != *labels => Err(DataError::OtherContent {
+                path: path.to_owned(),
+                what: format!(
+                    "a table whose column `{label}` numbers the classes {names:?}, and data.classification.labels are {labels:?}: say labels = {names:?}, or write the names in place of the numbers"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads a row, an object.
     ///
     /// # Errors

@@ -29,6 +29,11 @@ impl Labelling {
         let (mut packed, unknown) = (Packed::default(), tokenizer.unknown().map(|unknown| unknown.number));
         for (at, text) in texts.enumerate() {
             goes_on()?;
+            packed.odd.see(&text.text);
+            // A pair counts once.
+            if let Some(pair) = text.pair.as_deref().filter(|_| !text.text.trim().is_empty()) {
+                packed.odd.see_second(pair);
+            }
             match tokenizer.frame(&text.text, text.pair.as_deref(), self.length as usize) {
                 Ok(framed) if framed.is_cut && self.too_long == TooLong::LeaveOut => {
                     packed.counts.left_out += 1;

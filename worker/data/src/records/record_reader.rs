@@ -38,6 +38,22 @@ impl RecordReader {
         }
     }
 
+    /// Refuses a table that names its classes otherwise than the run. `names` returns the names that it gives to a column's numbers.
+    ///
+    /// # Errors
+    /// Names both.
+    #[cfg(feature = "parquet")]
+    pub(super) fn check_classes(
+        &self,
+        path: &Path,
+        names: impl Fn(&str) -> Option<Vec<String>>,
+    ) -> Result<(), DataError> {
+        match self {
+            Self::Conversations(_) => Ok(()),
+            Self::Labelled(reader) => reader.check_classes(path, names),
+        }
+    }
+
     /// Reads a row, an object, at a place.
     ///
     /// # Errors

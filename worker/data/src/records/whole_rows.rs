@@ -1,7 +1,9 @@
 //! The rows of a local file with all their columns: JSON lines or an array, CSV, TSV, Parquet, Arrow.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use csv::StringRecord;
 use longhaul_common::config::{DataFormat, Dialect};
@@ -26,6 +28,8 @@ pub(crate) struct WholeRow {
     pub(crate) number: u64,
     /// The row, or the cause of its failure.
     pub(crate) row: Result<Row, String>,
+    /// The file's columns that are not read, each with the reason.
+    pub(crate) unread: Rc<[String]>,
 }
 
 /// The rows of a file.
@@ -119,7 +123,7 @@ impl Iterator for JsonRows {
             }
         };
         let (unit, number) = self.objects.at();
-        Some(Ok(WholeRow { unit, number, row }))
+        Some(Ok(WholeRow { unit, number, row, unread: Rc::new([]) }))
     }
 }
 
@@ -131,8 +135,15 @@ fn delimited(path: &Path, delimiter: u8, headless: Headless) -> Result<WholeRows
     let watched = Watched { reader: input.reader, watch: watch.clone() };
     let mut reader = csv::ReaderBuilder::new();
     let reader = reader.delimiter(delimiter).flexible(true).has_headers(false).from_reader(watched);
-    let mut rows =
-        DelimitedRows { path: path.to_owned(), reader, watch, head: StringRecord::new(), first: None };
+    let mut rows = DelimitedRows {
+        path: path.to_owned(),
+        reader,
+        watch,
+        head: StringRecord::new(),
+        read: Vec::new(),
+        unread: Rc::new([]),
+        first: None,
+    };
     let (line, first) = rows.read()?.ok_or_else(|| DataError::empty(path))?;
     let first = first.map_err(|reason| rows.malformed(line, reason))?;
     rows.head = match headless(&first) {
@@ -142,12 +153,11 @@ fn delimited(path: &Path, delimiter: u8, headless: Headless) -> Result<WholeRows
         }
         None => first,
     };
-    let names: Vec<&str> = rows.head.iter().filter(|name| !name.is_empty()).collect();
-    let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-    match twice {
-        Some((_, name)) => Err(rows.malformed(line, format!("two columns are called `{name}`: rename one"))),
-        None => Ok(Box::new(rows)),
-    }
+    let is_twice = |name: &&str| rows.head.iter().filter(|other| other == name).count() > 1;
+    let twice: BTreeSet<&str> = rows.head.iter().filter(is_twice).collect();
+    rows.unread = twice.iter().map(|name| format!("{name} (two columns)")).collect();
+    rows.read = rows.head.iter().map(|name| !twice.contains(name)).collect();
+    Ok(Box::new(rows))
 }
 
 /// A row with its first line, or its fault.
@@ -158,6 +168,9 @@ struct DelimitedRows {
     reader: csv::Reader<Watched>,
     watch: Watch,
     head: StringRecord,
+    /// For each column, whether its name is its own.
+    read: Vec<bool>,
+    unread: Rc<[String]>,
     /// The first row of a file without a head.
     first: Option<Numbered>,
 }
@@ -168,7 +181,11 @@ impl DelimitedRows {
         let mut record = StringRecord::new();
         let read = self.reader.read_record(&mut record);
         let line = self.reader.position().line();
-        if !read.map_err(|error| self.malformed(line, format!("{error}; write it anew in UTF-8")))? {
+        let refused = |error: csv::Error| {
+            let line = error.position().map_or(line, csv::Position::line);
+            self.malformed(line, format!("{error}; write it anew in UTF-8"))
+        };
+        if !read.map_err(refused)? {
             return Ok(None);
         }
         let row = self.watch.row_at(self.reader.position().byte());
@@ -176,6 +193,11 @@ impl DelimitedRows {
         let fault = row.and_then(|row| row.fault?.split(';').next()).map(str::to_owned);
         let line = row.map_or(line, |row| row.first);
         Ok(Some((line, fault.map_or(Ok(record), Err))))
+    }
+
+    fn row(&self, record: &StringRecord) -> Row {
+        let values = self.head.iter().zip(record).zip(&self.read).filter(|(_, is_read)| **is_read);
+        values.map(|((name, value), _)| (name.to_owned(), value.into())).collect()
     }
 
     fn malformed(&self, line: u64, reason: String) -> DataError {
@@ -190,17 +212,12 @@ impl Iterator for DelimitedRows {
         let next = self.first.take().map_or_else(|| self.read(), |first| Ok(Some(first))).transpose()?;
         Some(next.map(|(number, record)| {
             let row = record.and_then(|record| match record.len() == self.head.len() {
-                true => Ok(self
-                    .head
-                    .iter()
-                    .zip(&record)
-                    .map(|(name, value)| (name.to_owned(), value.into()))
-                    .collect()),
+                true => Ok(self.row(&record)),
                 false => {
                     Err(format!("it has {} values, and the first row has {}", record.len(), self.head.len()))
                 }
             });
-            WholeRow { unit: "line", number, row }
+            WholeRow { unit: "line", number, row, unread: Rc::clone(&self.unread) }
         }))
     }
 }

@@ -9,7 +9,7 @@ use super::{Item, TaskError};
 /// Between solved questions.
 const DELIMITER: &str = "\n\n";
 
-/// Solved questions, by the description of the questions that they stand before: one more than `count`, if there are as many.
+/// Solved questions, by the description of the questions that they stand before: one more than `count`, if there are as many, and none twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Examples {
     by_description: BTreeMap<String, Arc<[Item]>>,
@@ -39,8 +39,16 @@ impl TaskFile {
                 continue;
             }
             let own = solved.iter().filter(|other| !have_subjects || other.description == *description);
-            let chosen = own.take(count.saturating_add(1)).map(|question| question.item.clone());
-            by_description.insert(description.clone(), chosen.collect());
+            let mut chosen: Vec<Item> = Vec::new();
+            for Question { item, .. } in own {
+                if chosen.len() > count {
+                    break;
+                }
+                if !chosen.contains(item) {
+                    chosen.push(item.clone());
+                }
+            }
+            by_description.insert(description.clone(), chosen.into());
         }
         self.examples = Examples { by_description, count };
         let short = self.questions.iter().find_map(|question| {

@@ -12,7 +12,7 @@ use super::few_shot::Examples;
 use super::kind::kind_of;
 use super::labels::Labels;
 use super::{Item, TaskError, TaskKind, generated};
-use crate::records::whole_rows::{Row, RowFormat, open};
+use crate::records::whole_rows::{Row, RowFormat, WholeRow, open};
 
 /// Columns shown in a message.
 const COLUMNS_MAX: usize = 20;
@@ -62,7 +62,7 @@ impl TaskFile {
                 let (most, remedy) = (format!("{TASK_QUESTIONS_MAX} rows"), "divide it, or read fewer");
                 return Err(TaskError::TooMuch { path: path.to_owned(), most, remedy });
             }
-            reader.take(read, (row.unit, row.number), row.row)?;
+            reader.take(read, row)?;
             read += 1;
         }
         reader.finish(read, are_all)
@@ -94,17 +94,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take(
-        &mut self,
-        index: usize,
-        at: (&'static str, u64),
-        row: Result<Row, String>,
-    ) -> Result<(), TaskError> {
+    fn take(&mut self, index: usize, row: WholeRow) -> Result<(), TaskError> {
+        let WholeRow { unit, number, row, unread } = row;
+        let at = (unit, number);
         let question = match row {
             Ok(mut row) => {
                 let kind = match self.kind {
                     Some(kind) => kind,
-                    None => *self.kind.insert(kind_of(&row).ok_or_else(|| self.unknown(&row))?),
+                    None => *self.kind.insert(kind_of(&row).ok_or_else(|| self.unknown(&row, &unread))?),
                 };
                 self.label(index, kind, &mut row)?;
                 self.question(kind, at, &row)
@@ -185,19 +182,25 @@ impl Reader<'_> {
         TaskError::Rows { path, kind, wrong: self.wrong, all: read as u64, examples: self.examples }
     }
 
-    fn unknown(&self, row: &Row) -> TaskError {
+    fn unknown(&self, row: &Row, unread: &[String]) -> TaskError {
         let known: Vec<String> =
             TaskKind::ALL.iter().map(|kind| format!("{kind} ({})", kind.columns())).collect();
         let hint = if row.contains_key("text") { "for the perplexity of its texts say --text; " } else { "" };
         let remedy = format!("{hint}those of tasks are {}", known.join(", "));
-        TaskError::Columns { path: self.path.to_owned(), found: names(row), remedy }
+        TaskError::Columns { path: self.path.to_owned(), found: names(row, unread), remedy }
     }
 }
 
-/// Returns the names of a row's columns, for messages.
-pub(super) fn names(row: &Row) -> String {
-    let names: Vec<&str> = row.keys().map(String::as_str).take(COLUMNS_MAX).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+/// Returns the names of a row's columns, and of those that are not read, for messages.
+pub(super) fn names(row: &Row, unread: &[String]) -> String {
+    let listed = |names: &mut dyn Iterator<Item = &String>| {
+        names.map(String::as_str).take(COLUMNS_MAX).collect::<Vec<_>>().join(", ")
+    };
+    let own = if row.is_empty() { "none".to_owned() } else { listed(&mut row.keys()) };
+    match unread {
+        [] => own,
+        _ => format!("{own}, and not read are {}", listed(&mut unread.iter())),
+    }
 }
 
 /// Names the columns of MMLU's original CSV files, which have no head: a question, four answers, a letter.

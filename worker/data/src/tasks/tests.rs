@@ -238,7 +238,13 @@ fn texts_are_the_whole_file_or_one_a_row() {
     assert!(message.contains("line 2: a quote is opened in it and never closed"), "{message}");
     assert!(!message.contains("say quote"), "{message}");
     let message = read("a.csv", "body,n,body\na,1,b\n", "body").unwrap_err();
-    assert!(message.contains("(line 1): two columns are called `body`: rename one"), "{message}");
+    assert!(
+        message.contains("its columns are n, and not read are body (two columns): there is no text `body`"),
+        "{message}"
+    );
+    assert_eq!(read("a.csv", "n,body,n\n1,a,2\n", "body"), Ok(vec!["a".to_owned()]));
+    let message = read("a.csv", "body\na\n\"b\nc\n", "body").unwrap_err();
+    assert!(message.contains("line 3: a quote is opened"), "{message}");
     assert_eq!(read("a.json", "\u{feff}[\n{\"text\": \"a\"}]", "text"), Ok(vec!["a".to_owned()]));
     let chat =
         r#"{"messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"}]}"#;
@@ -257,7 +263,7 @@ fn texts_are_the_whole_file_or_one_a_row() {
     }
     let message = read("a.jsonl", "{\"body\": \"b\"}", "text").unwrap_err();
     assert!(
-        message.contains("its columns are body: there is no `text` among them: name the one"),
+        message.contains("its columns are body: there is no text `text` among them: name the one"),
         "{message}"
     );
     assert!(
@@ -294,6 +300,12 @@ fn examples_are_of_the_question_s_kind_and_subject() {
     let about = "The following are multiple choice questions (with answers) about art.\n\n";
     assert_eq!(found.before(&found.questions[1]), [about, &shown("a1"), &shown("a2")].concat());
     assert!(found.before(&found.questions[0]).ends_with(&[shown("l1"), shown("l2")].concat()));
+    // No example stands there twice.
+    let twice =
+        write("twice.jsonl", &[("art", "A"), ("art", "A"), ("art", "a1"), ("law", "l1"), ("law", "l1")]);
+    let found = asked.clone().with_examples(std::slice::from_ref(&twice), 1).unwrap();
+    assert!(found.before(&found.questions[1]).ends_with(&[about, &shown("a1")].concat()));
+    assert!(asked.clone().with_examples(&[twice], 2).is_err());
     // No question sees its own answer.
     let among = solved_file().with_examples(&files, 1).unwrap();
     let before: Vec<String> = among.questions.iter().map(|question| among.before(question)).collect();

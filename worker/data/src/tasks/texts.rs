@@ -84,11 +84,11 @@ impl HeldOutFile {
         let mut is_first = true;
         for row in open(path, format, |_| None)?.take(limit.unwrap_or(usize::MAX)) {
             let row = row?;
-            let at = (row.unit, row.number);
+            let (at, unread) = ((row.unit, row.number), row.unread);
             if let Ok(row) = &row.row
                 && std::mem::take(&mut is_first)
             {
-                check_columns(path, row, column)?;
+                check_columns(path, row, column, &unread)?;
             }
             match row.row.and_then(|row| content_of(row, column)) {
                 Ok(content) => {
@@ -129,12 +129,13 @@ impl HeldOutFile {
 }
 
 /// Refuses a file whose first row has neither a text nor a conversation.
-fn check_columns(path: &Path, row: &Row, column: &str) -> Result<(), TaskError> {
+fn check_columns(path: &Path, row: &Row, column: &str, unread: &[String]) -> Result<(), TaskError> {
     if row.contains_key(column) || HeldOutConversation::read(row).is_some() {
         return Ok(());
     }
-    let remedy = format!("there is no `{column}` among them: name the one of the text with --text-column");
-    Err(TaskError::Columns { path: path.to_owned(), found: names(row), remedy })
+    let remedy =
+        format!("there is no text `{column}` among them: name the one of the text with --text-column");
+    Err(TaskError::Columns { path: path.to_owned(), found: names(row, unread), remedy })
 }
 
 fn content_of(mut row: Row, column: &str) -> Result<Content, String> {

@@ -142,6 +142,12 @@ fn a_bad_label_or_text_is_told_with_its_place_and_counted() {
         let message = opened(&folder, &lines("a.csv", "", classification)).unwrap_err();
         assert!(message.contains(words), "{message}");
     }
+    // Blank ones are counted, a pair once.
+    folder.write("a.csv", "text,other,label\na b,c,1\n,c,1\nnan,c,0\n\"\",,0\nd,  ,0\ne,f,1\n");
+    let pairs = format!("{classification}\ntext_pair = \"other\"");
+    let odd = opened(&folder, &lines("a.csv", "", &pairs)).unwrap().sources()[0].size.odd;
+    let told = odd.to_string();
+    assert!(told.starts_with("of 6 texts, 3 are blank, 1 is words for a missing value"), "{told}");
     let short = lines("a.jsonl", "bad_records_max = 9", classification).replace("= 12", "= 2");
     let message = opened(&folder, &short).unwrap_err();
     assert!(message.contains("2 tokens have no room for a text beside 2 special ones"), "{message}");

@@ -160,13 +160,13 @@ impl Core {
             && (next_round == until || next_round < until && self.config.evaluates_before(next_round))
     }
 
-    /// Whether a member may have the state before a round, by its own reports.
+    /// Whether a member may have the state before a round, by its own reports: after a restart of the coordinator there are none yet.
     fn has_reached(&self, worker: WorkerId, next_round: Round) -> bool {
         let Some(progress) = self.peers.get(&worker).map(|peer| &peer.progress) else { return false };
+        let Some(applied) = progress.next_round else { return true };
         let computing =
             progress.meter.latest().map(|heartbeat| self.state.rounds.schedule.round_of(heartbeat.step));
-        next_round
-            <= self.state.rounds.ledger.through().max(progress.next_round.max(computing).unwrap_or_default())
+        next_round <= self.state.rounds.ledger.through().max(applied).max(computing.unwrap_or_default())
     }
 
     /// Members that have computed a round, and score the state after it. Those that became members later have no part of its questions.

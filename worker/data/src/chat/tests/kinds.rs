@@ -1,6 +1,8 @@
 //! Against what transformers renders and marks (`tests/fixtures/make_chat_kinds.py`).
 
 use super::*;
+use crate::chat::extras::Extras;
+use crate::chat::message::Message;
 use crate::chat::parse_json;
 
 #[derive(Deserialize)]
@@ -61,6 +63,41 @@ fn numbers_print_as_python_prints_them() {
 fn tests_and_filters_are_those_of_jinja_and_methods_those_of_python() {
     Kinds::read("tests, ", 3).check();
     Kinds::read("filters ", 10).check();
+}
+
+/// As jinja2 renders them: slices, filter blocks, and a variable set from itself, in generation blocks, macros and call blocks.
+#[test]
+fn blocks_see_the_variables_around_them() {
+    let rendered = |template: &str| {
+        let template = format!(
+            "{{% for m in messages %}}{{% set parts = m.content.split('-') %}}{template};{{% endfor %}}"
+        );
+        let messages = ["a-b-c", "d-e"].map(|text| Message::plain("assistant", text.to_owned()).unwrap());
+        let template = ChatTemplate::new(&template, Vec::new(), None).unwrap();
+        template.render(&messages, &Extras::default(), false).unwrap().text
+    };
+    for (template, expected) in [
+        ("{% generation %}{{ parts[-1:] | join('') }}{% endgeneration %}", "c;e;"),
+        ("{% generation %}{% for p in parts[1:] %}{{ p }}{% endfor %}{% endgeneration %}", "bc;e;"),
+        ("{% macro f() %}{{ parts[:1] | join('') }}{% endmacro %}{{ f() }}", "a;d;"),
+        (
+            "{% macro f(g) %}{{ caller() }}{% endmacro %}{% call f(1) %}{{ parts[1:] | join('+') }}{% endcall %}",
+            "b+c;e;",
+        ),
+        (
+            "{% set p = parts[0] %}{% generation %}{% filter replace('x', p) %}xy{% endfilter %}{% endgeneration %}",
+            "ay;dy;",
+        ),
+        (
+            "{% set p = parts[0] %}{% generation %}{% set q | replace('x', p) %}xy{% endset %}{{ q }}{% endgeneration %}",
+            "ay;dy;",
+        ),
+        ("{% set p = parts[0] %}{% generation %}{% set p = p ~ '!' %}{{ p }}{% endgeneration %}", "a!;d!;"),
+        ("{%- generation -%}\n {{ parts[1:] | length }}\n{%- endgeneration -%}\n", "2;1;"),
+        ("{% generation %}\nx{{ parts[:1] | join('') }}\n{% endgeneration %}\n", "xa\n;xd\n;"),
+    ] {
+        assert_eq!(rendered(template), expected, "{template}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Parquet and Arrow tables: their readers seek, and decode columns.
 
 mod arrow_sizes;
+mod class_names;
 mod columns;
 mod ends;
 mod json_values;

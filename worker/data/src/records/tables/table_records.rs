@@ -12,6 +12,7 @@ use arrow_schema::{DataType, Schema};
 use longhaul_common::config::DataFormat;
 use minijinja::Value;
 
+use super::class_names;
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
 use super::table_file::TableFile;
 use crate::chat::of_float;
@@ -41,7 +42,9 @@ impl TableRecords {
     ) -> Result<Self, DataError> {
         let choose = |schema: &Schema| {
             let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-            reader.columns(&table.path, &names)
+            let columns = reader.columns(&table.path, &names)?;
+            reader.check_classes(&table.path, |column| class_names::of(schema, column))?;
+            Ok(columns)
         };
         let (format, batches, count) = match recipe.format {
             DataFormat::Parquet => {

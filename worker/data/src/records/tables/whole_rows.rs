@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::rc::Rc;
 
 use arrow_schema::{DataType, Field, Schema};
 
@@ -22,15 +23,16 @@ pub(in crate::records) fn open(path: &Path, is_parquet: bool) -> Result<WholeRow
     if table.size == 0 {
         return Err(DataError::empty(path));
     }
+    let mut unread: Rc<[String]> = Rc::new([]);
     let read = |schema: &Schema| {
         let fields = schema.fields().iter().enumerate();
         let (read, others): (Vec<_>, Vec<_>) = fields.partition(|(_, field)| is_read(field));
         if !others.is_empty() {
-            let columns: Vec<String> = others
+            unread = others
                 .iter()
                 .map(|(_, field)| format!("{} ({})", field.name(), shown(&field.data_type().to_string())))
                 .collect();
-            let columns = columns.join(", ");
+            let columns = unread.join(", ");
             tracing::info!(file = %path.display(), columns, "columns of these types are not read");
         }
         Ok(read.into_iter().map(|(at, _)| at).collect())
@@ -39,7 +41,15 @@ pub(in crate::records) fn open(path: &Path, is_parquet: bool) -> Result<WholeRow
         true => ("Parquet", parquet_batches(&table, read)?.0),
         false => ("Arrow", arrow_batches(&table, read)?),
     };
-    Ok(Box::new(TableRows { table, format, batches, rows: VecDeque::new(), row: 0, has_ended: false }))
+    Ok(Box::new(TableRows {
+        table,
+        format,
+        batches,
+        rows: VecDeque::new(),
+        row: 0,
+        unread,
+        has_ended: false,
+    }))
 }
 
 /// Whether the values of a field are read.
@@ -69,6 +79,7 @@ struct TableRows {
     /// Rest of the last decoded batch.
     rows: VecDeque<Result<Row, String>>,
     row: u64,
+    unread: Rc<[String]>,
     has_ended: bool,
 }
 
@@ -97,6 +108,6 @@ impl Iterator for TableRows {
         }
         let row = self.rows.pop_front()?;
         self.row += 1;
-        Some(Ok(WholeRow { unit: "row", number: self.row, row }))
+        Some(Ok(WholeRow { unit: "row", number: self.row, row, unread: Rc::clone(&self.unread) }))
     }
 }
