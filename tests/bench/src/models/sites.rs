@@ -67,9 +67,9 @@ fn pretrained(folder: &Path, steps: u64) -> Result<std::path::PathBuf> {
         .set("train.evaluate_batches", 1)
         .set("sync.preset", "dense")
         .set("checkpoint.dir", &checkpoints);
-    let (mut cluster, _) = start(run, &[2], &LinkConfig::default())?;
+    let (mut cluster, running_in) = start(run, &[2], &LinkConfig::default())?;
     cluster.wait_until_finished(RUN_MAX)?;
-    drop(cluster);
+    drop((cluster, running_in));
     Ok(longhaul_checkpoint::open_model(&checkpoints, None).context("open the trained model")?.path)
 }
 
