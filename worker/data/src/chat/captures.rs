@@ -1,59 +1,13 @@
-//! Variables of the outside in macros and call blocks. The engine captures those that it finds in their bodies, and overlooks some (minijinja 3.1): what is sliced (`text[1:]`), arguments of
-//! `{% filter %}` and `{% set x | filter %}`, and a variable that is set from itself. They would be undefined without a word.
+//! Variables from outside in macros and call blocks. The engine captures those that it finds in their bodies. It overlooks some (minijinja 3.1), which would be undefined
+//! without a word: sliced ones (`text[1:]`), those in arguments of `{% filter %}` and `{% set x | filter %}`, and one that is set from itself.
 
 use std::collections::BTreeSet;
 
 /// Tags whose bodies are closures, and the tags that end them.
 const CLOSURES: [(&str, &str); 3] =
     [("macro", "endmacro"), ("call", "endcall"), ("generation", "endgeneration")];
-/// Words of expressions and tags that are no variables.
-const WORDS: [&str; 45] = [
-    "and",
-    "as",
-    "block",
-    "break",
-    "call",
-    "caller",
-    "continue",
-    "do",
-    "elif",
-    "else",
-    "endblock",
-    "endcall",
-    "endfilter",
-    "endfor",
-    "endgeneration",
-    "endif",
-    "endmacro",
-    "endset",
-    "endwith",
-    "false",
-    "False",
-    "filter",
-    "for",
-    "generation",
-    "if",
-    "ignore",
-    "import",
-    "in",
-    "is",
-    "loop",
-    "macro",
-    "missing",
-    "none",
-    "None",
-    "not",
-    "or",
-    "raw",
-    "endraw",
-    "recursive",
-    "self",
-    "set",
-    "super",
-    "true",
-    "True",
-    "with",
-];
+/// Words of expressions that are no variables, and variables of the engine.
+const WORDS: [&str; 11] = ["and", "caller", "else", "if", "in", "is", "loop", "not", "or", "self", "super"];
 
 /// A macro, call block or generation block.
 struct Closure<'a> {
@@ -72,14 +26,17 @@ pub(super) fn with_captures(template: &str) -> String {
     let mut at = 0;
     while let Some(tag) = next_tag(template, at) {
         at = tag.end;
-        let word = if tag.is_block { names(tag.inner).next().unwrap_or_default() } else { "" };
+        let mut inner = names(tag.inner).peekable();
+        let word = inner.next_if(|_| tag.is_block).unwrap_or_default();
+        if word == "raw" {
+            at += template[at..].find("endraw").unwrap_or(0);
+        }
         if open.last().is_some_and(|closure| closure.end == word) {
             done.extend(open.pop());
             continue;
         }
-        for closure in &mut open {
-            closure.names.extend(names(tag.inner).filter(|name| !WORDS.contains(name)));
-        }
+        let variables: Vec<&str> = inner.filter(|name| !WORDS.contains(name)).collect();
+        open.iter_mut().for_each(|closure| closure.names.extend(&variables));
         if let Some((_, end)) = CLOSURES.iter().find(|(begin, _)| *begin == word) {
             open.push(Closure { end, body: tag.end, sign: tag.sign, names: BTreeSet::new() });
         }
@@ -123,12 +80,28 @@ fn next_tag(template: &str, mut at: usize) -> Option<Tag<'_>> {
             }
         };
         let inner = &template[start + 2..];
-        let length = outside_texts(inner).find(|(at, _)| inner[*at..].starts_with(closing))?.0;
+        let length = end_of(inner, closing)?;
         let inner = inner[..length].trim_start_matches(['-', '+']);
         let plain = inner.trim_end_matches(['-', '+']);
         let (sign, end) = (&inner[plain.len()..], start + 2 + length + closing.len());
         return Some(Tag { is_block: closing == "%}", inner: plain, sign, end });
     }
+}
+
+/// Returns the place of the end of a tag, outside quotes and braces of its own.
+fn end_of(inner: &str, closing: &str) -> Option<usize> {
+    let mut open = 0_usize;
+    for (at, character) in outside_texts(inner) {
+        if open == 0 && inner[at..].starts_with(closing) {
+            return Some(at);
+        }
+        match character {
+            '{' => open += 1,
+            '}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Returns the characters outside quotes, with their places.
@@ -186,6 +159,10 @@ mod tests {
                 "{% call f() %}{% if false and [g, x] %}{% endif %}{% macro g() %}{% if false and [x] %}{% endif %}{{ x[1:] }}{% endmacro %}{% endcall %}",
             ),
             ("{% macro f() %}'{% endmacro %}", "{% macro f() %}'{% endmacro %}"),
+            (
+                "{% macro f() %}{{ {'a': {'b': 1}} ~ x[1:] }}{% raw %}{{ it's {% endraw %}{{ call[1:] if not y else z }}{% endmacro %}",
+                "{% macro f() %}{% if false and [call, x, y, z] %}{% endif %}{{ {'a': {'b': 1}} ~ x[1:] }}{% raw %}{{ it's {% endraw %}{{ call[1:] if not y else z }}{% endmacro %}",
+            ),
         ] {
             assert_eq!(with_captures(template), expected);
         }

@@ -132,7 +132,7 @@ fn each_position_that_was_given_out_counts_or_waits_until_it_is_given_out_again(
     ledger.lose(Round(1), W2);
     assert_eq!(told(&ledger), (12, 4, 16), "it waits for another assignment");
     ledger.lose(Round(2), W2);
-    assert_eq!(told(&ledger), (12, 4, 16), "what is not applied was not given out for what is");
+    assert_eq!(told(&ledger), (12, 4, 16), "shares of rounds that are not applied do not wait");
     ledger.assign(Round(4), vec![W1], Vec::new());
     assert_eq!(told(&ledger), (12, 4, 16), "it waits for the steps that it is assigned to");
     ledger.count_through(Round(4));
