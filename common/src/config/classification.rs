@@ -3,21 +3,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::encoder::{CLASSES_MAX, EncoderConfig, EncoderHead};
-use super::{ConfigError, DataConfig, DataFormat, DataSource, RunConfig, TooLong};
+use super::{Column, ConfigError, DataConfig, DataFormat, DataSource, RunConfig, TooLong};
 
 /// `[data.classification]`: all sources hold texts with a class each, in JSON lines, CSV, TSV, Parquet or Arrow. The table may be empty. It is for encoders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassificationConfig {
-    /// Column of the text.
+    /// Column of the text, by name. In CSV and TSV without a head, all columns are given by number, from 1.
     #[serde(default = "ClassificationConfig::default_text")]
-    pub text: String,
+    pub text: Column,
     /// Column of the second text, for pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub text_pair: Option<String>,
+    pub text_pair: Option<Column>,
     /// Column of the class: one of `labels`, or its number from 0.
     #[serde(default = "ClassificationConfig::default_label")]
-    pub label: String,
+    pub label: Column,
     /// Names of the classes in order, two at least. Default: those of the model (`id2label`), if it has a head for classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
@@ -39,12 +39,12 @@ impl Default for ClassificationConfig {
 }
 
 impl ClassificationConfig {
-    fn default_text() -> String {
-        "text".to_owned()
+    fn default_text() -> Column {
+        Column::Name("text".to_owned())
     }
 
-    fn default_label() -> String {
-        "label".to_owned()
+    fn default_label() -> Column {
+        Column::Name("label".to_owned())
     }
 
     /// Returns the number of classes.
@@ -54,11 +54,12 @@ impl ClassificationConfig {
     }
 
     /// Returns the columns that are read.
-    pub fn columns(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)]
-            .into_iter()
-            .flatten()
-            .map(String::as_str)
+    pub fn columns(&self) -> impl Iterator<Item = &Column> {
+        [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)].into_iter().flatten()
+    }
+
+    fn are_numbered(&self) -> bool {
+        matches!(self.text, Column::Number(_))
     }
 
     pub(super) fn check(&self, data: &DataConfig) -> Result<(), ConfigError> {
@@ -83,7 +84,7 @@ impl ClassificationConfig {
         self.check_columns()?;
         self.check_labels()?;
         let refused = |source, reason| ConfigError::value("data.sources", source, reason);
-        let check = |source| check_source(source).map_err(|reason| refused(source, reason));
+        let check = |source| self.check_source(source).map_err(|reason| refused(source, reason));
         data.training().iter().chain(&data.validation).try_for_each(check)
     }
 
@@ -91,6 +92,21 @@ impl ClassificationConfig {
         if self.label == self.text || self.text_pair.as_ref() == Some(&self.label) {
             let reason = "is the column of a text: name that of the classes";
             return Err(ConfigError::value("data.classification.label", &self.label, reason));
+        }
+        let keys = [
+            ("data.classification.text", Some(&self.text)),
+            ("data.classification.text_pair", self.text_pair.as_ref()),
+            ("data.classification.label", Some(&self.label)),
+        ];
+        for (key, column) in keys.into_iter().filter_map(|(key, column)| Some((key, column?))) {
+            let reason = match column {
+                Column::Number(0) => "is no column: they are counted from 1 on",
+                column if column.name().is_none() != self.are_numbered() => {
+                    "and another column differ: give all columns by name, or all by number (from 1)"
+                }
+                _ => continue,
+            };
+            return Err(ConfigError::value(key, column, reason));
         }
         match self.text_pair.as_ref().filter(|pair| **pair == self.text) {
             Some(pair) => {
@@ -133,23 +149,28 @@ impl ClassificationConfig {
             None => Ok(()),
         }
     }
-}
 
-/// Returns the conflict of a source with texts in columns, if any.
-fn check_source(source: &DataSource) -> Result<(), &'static str> {
-    let is_read = matches!(
-        source.format(),
-        DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv | DataFormat::Parquet | DataFormat::Arrow
-    );
-    if !is_read {
-        return Err(
-            "data.classification is read from JSON lines, CSV, TSV, Parquet and Arrow: say its format if it is one of these under another name, or convert it",
-        );
+    /// Returns the conflict of a source with texts in columns, if any.
+    fn check_source(&self, source: &DataSource) -> Result<(), &'static str> {
+        match source.format() {
+            DataFormat::Csv | DataFormat::Tsv => {}
+            DataFormat::Jsonl | DataFormat::Parquet | DataFormat::Arrow if !self.are_numbered() => {}
+            DataFormat::Jsonl | DataFormat::Parquet | DataFormat::Arrow => {
+                return Err(
+                    "its columns have names: give them in data.classification, as numbers are for CSV and TSV without a head",
+                );
+            }
+            _ => {
+                return Err(
+                    "data.classification is read from JSON lines, CSV, TSV, Parquet and Arrow: say its format if it is one of these under another name, or convert it",
+                );
+            }
+        }
+        if source.field.is_some() || source.column.is_some() {
+            return Err("data.classification names the columns: leave out field and column");
+        }
+        Ok(())
     }
-    if source.field.is_some() || source.column.is_some() {
-        return Err("data.classification names the columns: leave out field and column");
-    }
-    Ok(())
 }
 
 impl RunConfig {
@@ -233,8 +254,15 @@ mod tests {
             format!("{LABELS}\ntext = \"a\"\ntext_pair = \"b\"\nlabel = \"c\"\ntoo_long = \"leave-out\"");
         let config = parse("bert", DATA, &more).unwrap();
         assert_eq!(
-            config.data.classification.as_ref().unwrap().columns().collect::<Vec<_>>(),
-            ["a", "b", "c"]
+            config
+                .data
+                .classification
+                .as_ref()
+                .unwrap()
+                .columns()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            ["`a`", "`b`", "`c`"]
         );
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
     }
@@ -269,14 +297,22 @@ mod tests {
                 "bert",
                 DATA,
                 with("label = \"text\""),
-                "data.classification.label = text: is the column of a text",
+                "data.classification.label = `text`: is the column of a text",
             ),
             (
                 "bert",
                 DATA,
                 with("text_pair = \"text\""),
-                "data.classification.text_pair = text: is the first",
+                "data.classification.text_pair = `text`: is the first",
             ),
+            ("bert", DATA, with("text = 4\nlabel = 2"), "data.sources = a.jsonl: its columns have names"),
+            (
+                "bert",
+                DATA,
+                with("text = 4"),
+                "data.classification.label = `label`: and another column differ",
+            ),
+            ("bert", DATA, with("text = 0\nlabel = 1"), "data.classification.text = 0: is no column"),
             ("bert", &text, with(""), "data.sources = a.txt: data.classification is read from JSON lines"),
             ("bert", &column, with(""), "data.sources = a.csv: data.classification names the columns"),
             ("bert", "path = \"a.jsonl\"", with(""), "data.tokenizer = bytes: has no tokens around a text"),

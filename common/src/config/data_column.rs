@@ -14,6 +14,17 @@ pub enum Column {
     Number(u32),
 }
 
+impl Column {
+    /// Returns the name; `None`: the column is given by number.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Name(name) => Some(name),
+            Self::Number(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -86,7 +86,7 @@ impl Recipe {
         let chat = Chat::of(source, config, tokenizer)?;
         let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
         let labelling = Labelling::of(config);
-        let text_column = labelling.as_ref().map(|labelling| Column::Name(labelling.text.clone()));
+        let text_column = labelling.as_ref().map(|labelling| labelling.text.clone());
         let has_separator = source.has_separators() && labelling.is_none();
         Ok(Self {
             format,

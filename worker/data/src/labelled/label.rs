@@ -1,5 +1,7 @@
 //! The class that a label means.
 
+use longhaul_common::config::Column;
+
 use super::Labelling;
 
 /// Names in a message.
@@ -17,9 +19,13 @@ impl Labelling {
             (Some(class), _) => Ok(class),
             (None, Ok(number)) => self.class_of_number(number),
             (None, Err(_)) if label.trim().is_empty() => {
-                Err(format!("its `{}` is empty{UNPUBLISHED}", self.label))
+                Err(format!("its {} is empty{UNPUBLISHED}", called(&self.label)))
             }
-            (None, Err(_)) => Err(self.unknown(&format!("{:?}", shown(label)))),
+            (None, Err(_)) => {
+                let is_whole = label.trim().parse::<f64>().is_ok_and(|number| number.fract() == 0.0);
+                let remedy = if is_whole { AS_FLOATS } else { "" };
+                Err(format!("{}{remedy}", self.unknown(&format!("{:?}", shown(label)))))
+            }
         }
     }
 
@@ -46,10 +52,20 @@ impl Labelling {
         let named: Vec<String> = self.labels.iter().take(NAMED_MAX).map(|name| format!("{name:?}")).collect();
         let more = self.labels.len().saturating_sub(NAMED_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("its `{}` is {label}, and the classes are {}{more}", self.label, named.join(", "))
+        format!("its {} is {label}, and the classes are {}{more}", called(&self.label), named.join(", "))
     }
 }
 
+/// Returns a column as a message names it.
+pub(super) fn called(column: &Column) -> String {
+    match column {
+        Column::Name(_) => column.to_string(),
+        Column::Number(_) => format!("column {column}"),
+    }
+}
+
+/// The remedy for whole numbers of pandas in a column that also has missing values.
+const AS_FLOATS: &str = ": write whole numbers (pandas: `astype(\"Int64\")`)";
 /// The remedy for test splits.
 const UNPUBLISHED: &str = ": the labels of some test splits are not published; take another split";
 
@@ -65,9 +81,9 @@ mod tests {
 
     fn labelling(labels: &[&str]) -> Labelling {
         Labelling {
-            text: "text".to_owned(),
+            text: Column::Name("text".to_owned()),
             text_pair: None,
-            label: "label".to_owned(),
+            label: Column::Name("label".to_owned()),
             labels: labels.iter().map(ToString::to_string).collect(),
             too_long: TooLong::Cut,
             length: 8,
@@ -91,6 +107,10 @@ mod tests {
                 "its `label` is -1, and the classes are \"no\", \"yes\": the labels of",
             ),
             (names.class_of_text("YES"), "its `label` is \"YES\""),
+            (
+                names.class_of_text("1.0"),
+                "its `label` is \"1.0\", and the classes are \"no\", \"yes\": write whole numbers",
+            ),
             (numbers.class_of_number(0), "its `label` is 0, and the classes are \"1\", \"2\", \"3\""),
         ] {
             let message = refused.unwrap_err();

@@ -6,23 +6,23 @@ mod rows;
 
 use std::fmt;
 
-use longhaul_common::config::{DataConfig, TooLong};
+use longhaul_common::config::{Column, DataConfig, TooLong};
 
 pub(crate) use self::row_reader::LabelledReader;
 pub use self::rows::SECOND;
 
 /// Version of the preparation of labelled texts. A change of it gives new names in the cache.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// All that determines the sequences of labelled texts, besides the texts and the tokenizer.
 #[derive(Clone, Debug)]
 pub(crate) struct Labelling {
     /// Column of the text.
-    pub(crate) text: String,
+    pub(crate) text: Column,
     /// Column of the second text.
-    pub(crate) text_pair: Option<String>,
+    pub(crate) text_pair: Option<Column>,
     /// Column of the class.
-    pub(crate) label: String,
+    pub(crate) label: Column,
     /// Names of the classes, in order.
     labels: Vec<String>,
     too_long: TooLong,
@@ -54,11 +54,8 @@ impl Labelling {
 
     /// Returns the columns that are read.
     #[cfg(feature = "parquet")]
-    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)]
-            .into_iter()
-            .flatten()
-            .map(String::as_str)
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &Column> {
+        [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)].into_iter().flatten()
     }
 
     /// Returns the number of classes.
@@ -71,9 +68,10 @@ impl Labelling {
 impl fmt::Display for Labelling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, text_pair, label, labels, too_long, length } = self;
+        let pair = text_pair.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
         write!(
             f,
-            "labelled texts {VERSION}, columns {text:?}, {text_pair:?} and {label:?}, classes {labels:?}, {too_long:?} beyond {length}"
+            "labelled texts {VERSION}, columns {text}, {pair} and {label}, classes {labels:?}, {too_long:?} beyond {length}"
         )
     }
 }

@@ -3,9 +3,11 @@
 #[cfg(feature = "parquet")]
 use std::path::Path;
 
+use longhaul_common::config::Column;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+use super::label::called;
 use super::{LabelledText, Labelling};
 #[cfg(feature = "parquet")]
 use crate::DataError;
@@ -31,12 +33,12 @@ impl LabelledReader {
     /// One is missing, or there twice.
     #[cfg(feature = "parquet")]
     pub(crate) fn columns(&self, path: &Path, columns: &[&str]) -> Result<Vec<usize>, DataError> {
-        let place = |wanted: &str| {
-            let mut places = (0..columns.len()).filter(|at| columns[*at] == wanted);
+        let place = |wanted: &Column| {
+            let mut places = (0..columns.len()).filter(|at| Some(columns[*at]) == wanted.name());
             let (first, second) = (places.next(), places.next());
             first.filter(|_| second.is_none()).ok_or_else(|| DataError::NoColumn {
                 path: path.to_owned(),
-                column: format!("`{wanted}`, or two of them"),
+                column: format!("{wanted}, or two of them"),
                 known: listed(columns),
                 remedy: "data.classification names the columns of text, text_pair and label".to_owned(),
             })
@@ -55,11 +57,11 @@ impl LabelledReader {
         names: impl Fn(&str) -> Option<Vec<String>>,
     ) -> Result<(), DataError> {
         let Labelling { label, labels, .. } = &self.labelling;
-        match names(label) {
+        match label.name().and_then(names) {
             Some(names) if names != *labels => Err(DataError::OtherContent {
                 path: path.to_owned(),
                 what: format!(
-                    "a table whose column `{label}` numbers the classes {names:?}, and data.classification.labels are {labels:?}: say labels = {names:?}, or write the names in place of the numbers"
+                    "a table whose column {label} numbers the classes {names:?}, and data.classification.labels are {labels:?}: say labels = {names:?}, or write the names in place of the numbers"
                 ),
             }),
             _ => Ok(()),
@@ -71,15 +73,15 @@ impl LabelledReader {
     /// # Errors
     /// The reason why it is no labelled text.
     pub(crate) fn read(&self, row: &Value) -> Result<LabelledText, String> {
-        let text = |name: &str| {
-            let value = field(row, name);
+        let text = |column: &Column| {
+            let value = field_of(row, column);
             let missing =
-                || format!("its `{name}` is {}, and no text{}", kind_of(&value), self.others(row, &value));
+                || format!("its {column} is {}, and no text{}", kind_of(&value), self.others(row, &value));
             value.as_str().map(str::to_owned).ok_or_else(missing)
         };
         let Labelling { text: first, text_pair, label, .. } = &self.labelling;
-        let (text, pair) = (text(first)?, text_pair.as_deref().map(text).transpose()?);
-        let class = self.class_of(row, &field(row, label))?;
+        let (text, pair) = (text(first)?, text_pair.as_ref().map(text).transpose()?);
+        let class = self.class_of(row, &field_of(row, label))?;
         Ok(LabelledText { text, pair, class })
     }
 
@@ -91,8 +93,8 @@ impl LabelledReader {
         match number {
             Some(number) => self.labelling.class_of_number(number),
             None => Err(format!(
-                "its `{}` is {}{}, and no class: its name, or its whole number from 0, is wanted",
-                self.labelling.label,
+                "its {} is {}{}, and no class: its name, or its whole number from 0, is wanted",
+                called(&self.labelling.label),
                 if label.kind() == ValueKind::Number { label.to_string() } else { kind_of(label).to_owned() },
                 self.others(row, label)
             )),
@@ -108,6 +110,10 @@ impl LabelledReader {
         let names: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
         format!(" (its columns are {})", listed(&names))
     }
+}
+
+fn field_of(row: &Value, column: &Column) -> Value {
+    column.name().map_or(Value::UNDEFINED, |name| field(row, name))
 }
 
 fn listed(columns: &[&str]) -> String {

@@ -68,7 +68,10 @@ impl Delimited {
             .has_headers(is_named)
             .from_reader(watched);
         let (column, width, head, beside) = match &recipe.column {
-            Column::Number(number) => ((*number as usize).saturating_sub(1), None, None, None),
+            Column::Number(_) => {
+                let beside = Beside::of(recipe, |column| Ok(index_of(column)))?;
+                (index_of(&recipe.column), None, None, beside)
+            }
             Column::Name(name) => {
                 let header =
                     reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?.clone();
@@ -78,9 +81,11 @@ impl Delimited {
                     (Some(row), Some(escape)) => unescaped(&header, row, escape),
                     _ => header,
                 };
-                let head = Head { names: &header, text: &ahead, dialect, packing, at_end };
+                let is_labelled = recipe.labelling.is_some();
+                let head = Head { names: &header, text: &ahead, dialect, packing, at_end, is_labelled };
                 let (column, width) = (head.place_of(name, &path)?, header.len());
-                let beside = Beside::of(recipe, |name| head.place_of(name, &path))?;
+                let place_of = |column: &Column| head.place_of(column.name().unwrap_or_default(), &path);
+                let beside = Beside::of(recipe, place_of)?;
                 if let Some(fault) = read.and_then(|row| row.fault) {
                     return Err(malformed(&path, 1, fault.to_owned()));
                 }
@@ -288,6 +293,8 @@ struct Head<'a> {
     packing: Option<Packing>,
     /// Whether the file ends with them.
     at_end: bool,
+    /// Whether `data.classification` names the columns.
+    is_labelled: bool,
 }
 
 impl Head<'_> {
@@ -298,12 +305,14 @@ impl Head<'_> {
         match (places.next(), places.next()) {
             (Some(place), None) => Ok(place),
             (Some(first), Some(second)) => {
+                let (first, second) = (first + 1, second + 1);
+                let key = if self.is_labelled {
+                    "in data.classification give all columns by number, that one as"
+                } else {
+                    "say column ="
+                };
                 let reason = format!(
-                    "columns {} and {} are both called `{name}`: say column = {} or {}, and leave out the head",
-                    first + 1,
-                    second + 1,
-                    first + 1,
-                    second + 1
+                    "columns {first} and {second} are both called `{name}`: {key} {first} or {second}, and leave out the head"
                 );
                 Err(malformed(path, 1, reason))
             }
@@ -338,23 +347,39 @@ impl Head<'_> {
             let delimiter = quoted(delimiter);
             return format!(
                 "if {delimiter} stands between its names, say delimiter = {delimiter}; then {}",
-                give_column(wanted, &names)
+                self.give_column(wanted, &names)
             );
         }
         let names: Vec<&str> = self.names.iter().filter_map(|cell| str::from_utf8(cell).ok()).collect();
-        give_column(wanted, &names)
+        self.give_column(wanted, &names)
+    }
+
+    /// Returns the remedy that selects one of these columns, if none has the configured name.
+    fn give_column(&self, wanted: &str, names: &[&str]) -> String {
+        // With a known name, the first line is a head.
+        let is_known = meant(wanted, names).is_some();
+        if self.is_labelled {
+            let number = if is_known { "" } else { NUMBERED };
+            return format!("data.classification names the columns of text, text_pair and label{number}");
+        }
+        let name = example(wanted, names).map(|name| format!(", as in column = {name}")).unwrap_or_default();
+        let number = match is_known {
+            true => "",
+            false => ", or by its number (column = 1) if the first line is a row as all others",
+        };
+        format!("give the column with the texts by its name{name}{number}")
     }
 }
 
-/// Returns the remedy that selects one of these columns, if none has the configured name.
-fn give_column(wanted: &str, names: &[&str]) -> String {
-    let name = example(wanted, names).map(|name| format!(", as in column = {name}")).unwrap_or_default();
-    // With a known name, the first line is a head.
-    let number = match meant(wanted, names) {
-        Some(_) => "",
-        None => ", or by its number (column = 1) if the first line is a row as all others",
-    };
-    format!("give the column with the texts by its name{name}{number}")
+const NUMBERED: &str =
+    "; if the first line is a row as all others, give all of them by number, as in text = 1 and label = 2";
+
+/// Returns the index of a column that is given by number.
+fn index_of(column: &Column) -> usize {
+    match column {
+        Column::Number(number) => (*number as usize).saturating_sub(1),
+        Column::Name(_) => 0,
+    }
 }
 
 impl Records for Delimited {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use csv::ByteRecord;
+use longhaul_common::config::Column;
 
 use super::faults;
+use crate::counted::counted;
 use crate::labelled::{LabelledText, Labelling};
 use crate::{DataError, Recipe};
 
@@ -22,10 +24,10 @@ impl Beside {
     /// Those of `find`: there is no such column.
     pub(super) fn of(
         recipe: &Recipe,
-        find: impl Fn(&str) -> Result<usize, DataError>,
+        find: impl Fn(&Column) -> Result<usize, DataError>,
     ) -> Result<Option<Self>, DataError> {
         let Some(labelling) = &recipe.labelling else { return Ok(None) };
-        let pair = labelling.text_pair.as_deref().map(&find).transpose()?;
+        let pair = labelling.text_pair.as_ref().map(&find).transpose()?;
         let label = find(&labelling.label)?;
         Ok(Some(Self { labelling: Arc::clone(labelling), pair, label }))
     }
@@ -40,9 +42,16 @@ impl Beside {
     /// # Errors
     /// The reason why it is none.
     pub(super) fn labelled(&self, text: String, row: &ByteRecord) -> Result<LabelledText, String> {
-        let cell = |column: usize| String::from_utf8_lossy(row.get(column).unwrap_or_default());
-        let pair = self.pair.map(|pair| faults::checked::<String>(cell(pair).into_owned())).transpose()?;
-        let class = self.labelling.class_of_text(&cell(self.label))?;
+        let cell = |column: usize| {
+            let cell = row.get(column).map(String::from_utf8_lossy);
+            cell.ok_or_else(|| {
+                let columns = counted(row.len() as u64, "column");
+                format!("it has {columns}, and column {} was asked for", column + 1)
+            })
+        };
+        let pair = self.pair.map(&cell).transpose()?.map(|pair| faults::checked::<String>(pair.into_owned()));
+        let pair = pair.transpose()?;
+        let class = self.labelling.class_of_text(&cell(self.label)?)?;
         Ok(LabelledText { text, pair, class })
     }
 }

@@ -93,6 +93,36 @@ fn every_format_has_the_tokens_of_transformers_and_the_classes() {
     assert_eq!((data.samples(), counts.cut, counts.left_out), (3, 0, 4));
 }
 
+/// Columns of tables without a head, as CoLA's, are given by number.
+#[test]
+fn tables_without_a_head_have_their_columns_by_number() {
+    let folder = Folder::new();
+    let table = std::fs::read_to_string(fixtures().join("rows.tsv")).unwrap();
+    let (head, rows) = table.split_once('\n').unwrap();
+    let number = |name: &str| head.split('\t').position(|column| column == name).unwrap() + 1;
+    let [first, second, label] = ["question", "answer", "verdict"].map(number);
+    let by_number = format!(
+        "text = {first}\ntext_pair = {second}\nlabel = {label}\nlabels = [\"no\", \"perhaps\", \"yes\"]"
+    );
+    folder.write("a.tsv", rows);
+    let data = opened(&folder, &lines("a.tsv", "", &by_number)).unwrap();
+    assert_eq!(samples(&data), expected(true));
+    let far = by_number.replace(&format!("label = {label}"), "label = 9");
+    let message = opened(&folder, &lines("a.tsv", "", &far)).unwrap_err();
+    assert!(message.contains("a.tsv, line 1: it has "), "{message}");
+    assert!(message.contains("columns, and column 9 was asked for"), "{message}");
+    let wrong = by_number.replace("\"perhaps\", ", "");
+    let message = opened(&folder, &lines("a.tsv", "", &wrong)).unwrap_err();
+    assert!(message.contains(&format!("its column {label} is 2, and")), "{message}");
+    // The remedies of tables with names lead here.
+    folder.write("a.csv", "gj04\t1\t\tA text.\n");
+    let message = opened(&folder, &lines("a.csv", "", PAIRS)).unwrap_err();
+    assert!(message.contains("give all of them by number, as in text = 1 and label = 2"), "{message}");
+    folder.write("a.csv", "question,answer,verdict,verdict\na,b,1,2\n");
+    let message = opened(&folder, &lines("a.csv", "", PAIRS)).unwrap_err();
+    assert!(message.contains("give all columns by number, that one as 3 or 4"), "{message}");
+}
+
 #[test]
 fn a_bad_label_or_text_is_told_with_its_place_and_counted() {
     let folder = Folder::new();
