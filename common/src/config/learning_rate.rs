@@ -36,6 +36,12 @@ pub enum DecayShape {
 }
 
 impl TrainConfig {
+    /// Returns the most held-out samples of a validation.
+    #[must_use]
+    pub fn evaluated_samples(&self) -> u64 {
+        u64::from(self.evaluate_batches) * u64::from(self.micro_batch)
+    }
+
     /// Returns the warm-up steps in a run of `steps` steps.
     #[must_use]
     pub fn warmup_steps_in(&self, steps: u64) -> u64 {

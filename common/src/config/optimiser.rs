@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::range;
 use super::error::shown;
-use super::{Application, ConfigError, InnerRule, RunConfig, Source, TrainConfig};
+use super::{Application, ConfigError, InnerRule, Precision, RunConfig, Source, TrainConfig};
 
 /// Optimiser of steps with gradients: local ones, and those with a round's mean gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct MuonConfig {
     pub steps: u32,
     /// Scale of the orthogonal update.
     pub scale: MuonScale,
+    /// Number format of the iteration's products. `bf16` halves their time on GPUs, and on CPUs with bf16 instructions. Default: `train.precision`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
 }
 
 /// Scale of Muon's update of a matrix.
@@ -87,7 +90,14 @@ pub struct AdafactorConfig {
 
 impl Default for MuonConfig {
     fn default() -> Self {
-        Self { learning_rate: None, momentum: 0.95, nesterov: true, steps: 5, scale: MuonScale::default() }
+        Self {
+            learning_rate: None,
+            momentum: 0.95,
+            nesterov: true,
+            steps: 5,
+            scale: MuonScale::default(),
+            precision: None,
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub fn ready(next_round: u64, hash: u8) -> ToCoordinator {
         parameters: 10,
         samples: 100,
         data_hash: [3; 32],
+        evaluation: Default::default(),
     })
 }
 

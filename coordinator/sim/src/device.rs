@@ -155,6 +155,7 @@ impl Device {
             parameters: vec![0.0; self.state.parameters.len()],
             samples: SAMPLES,
             data_hash: [0; 32],
+            evaluation: Default::default(),
             // Factors are as long as the model.
             exchanges: (self.config.sync.rank > 0).then_some([self.state.parameters.len(); 2]),
             cores: 1,

@@ -32,6 +32,7 @@ impl Control {
                     parameters: 1000,
                     samples: 500,
                     data_hash: [2; 32],
+                    evaluation: Default::default(),
                 })),
                 ToWorker::Begin(start) => return start,
                 other => panic!("unexpected: {other:?}"),

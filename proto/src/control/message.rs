@@ -19,7 +19,7 @@ pub use super::report::{
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 29;
+pub const PROTOCOL_VERSION: u16 = 30;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -244,6 +244,17 @@ pub struct Ready {
     pub samples: u64,
     /// Hash of the training tokens: members must train on the same text.
     pub data_hash: Hash,
+    /// Data that the model is evaluated on.
+    pub evaluation: EvaluationData,
+}
+
+/// Data that members evaluate on: their results are averaged, and those of a run compared with each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvaluationData {
+    /// Hash of the held-out samples.
+    pub held_out: Hash,
+    /// Hash of the questions of `evaluate.tasks`; zeros: there are none.
+    pub questions: Hash,
 }
 
 /// State of a member when a generation ends.

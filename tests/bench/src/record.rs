@@ -77,6 +77,7 @@ impl Bench {
                 parameters: 124_000_000,
                 samples: 1 << 20,
                 data_hash: [3; 32],
+                evaluation: Default::default(),
             };
             self.say(worker, ToCoordinator::Ready(ready));
         }

@@ -209,6 +209,12 @@ impl Dataset {
         self.training.iter().map(SourcePart::samples).sum()
     }
 
+    /// Returns the number of held-out samples.
+    #[must_use]
+    pub fn held_out_samples(&self) -> u64 {
+        self.held_out.iter().map(SourcePart::samples).sum()
+    }
+
     /// Identifies the samples: equal for equal sources, weights, tokenizer, sequence length or image shape, and validation share.
     #[must_use]
     pub fn data_hash(&self) -> [u8; 32] {
@@ -217,6 +223,18 @@ impl Dataset {
             part.source.hash_into(&mut hasher);
             part.hash_into(&mut hasher);
             hasher.update(&weight.to_le_bytes());
+        }
+        self.shape.hash_into(&mut hasher);
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Identifies the held-out samples, as [`Self::data_hash`] those for training.
+    #[must_use]
+    pub fn held_out_hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for part in &self.held_out {
+            part.source.hash_into(&mut hasher);
+            part.hash_into(&mut hasher);
         }
         self.shape.hash_into(&mut hasher);
         *hasher.finalize().as_bytes()
@@ -249,7 +267,7 @@ impl Dataset {
         batches: usize,
         sequences: usize,
     ) -> impl Iterator<Item = Result<HostBatch, DataError>> {
-        let there: u64 = self.held_out.iter().map(SourcePart::samples).sum();
+        let there = self.held_out_samples();
         let wanted = (batches as u64 * sequences as u64).min(there);
         let sequences = sequences.max(1);
         let held_out = move |at: u64| self.find_held_out(at * there / wanted);

@@ -106,11 +106,11 @@ impl SourcePart {
         self.shape.samples(self.items())
     }
 
-    /// Hashes the identity of the training part.
+    /// Hashes which items of the source it has.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.items().to_le_bytes());
         // All other parts hold out their end.
-        if let Items::Trained(_, held_out) = &self.items {
+        if let Items::Trained(_, held_out) | Items::HeldOut(held_out) = &self.items {
             held_out.hash_into(hasher);
         }
     }

@@ -7,7 +7,7 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::{Evaluation, ModelSpec};
 use longhaul_common::plan::Member;
 use longhaul_proto::codec::ColumnGradient;
-use longhaul_proto::control::message::{Hash, TaskScore};
+use longhaul_proto::control::message::{EvaluationData, Hash, TaskScore};
 
 use super::sparse_ranges::SparseRanges;
 
@@ -209,6 +209,8 @@ pub struct Prepared {
     pub samples: u64,
     /// Hash over the training tokens.
     pub data_hash: Hash,
+    /// Data that the model is evaluated on.
+    pub evaluation: EvaluationData,
     /// Values of each exchange of a step with low-rank gradients.
     pub exchanges: Option<[usize; 2]>,
     /// Cores kept busy.

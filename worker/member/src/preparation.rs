@@ -305,6 +305,7 @@ impl Synchroniser {
                 parameters: layout.values,
                 samples: prepared.samples,
                 data_hash: prepared.data_hash,
+                evaluation: prepared.evaluation,
             }));
         }
         Ok(())

@@ -22,6 +22,7 @@ use longhaul_member::message::{FromDevice, Prepared, ToDevice};
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_nccl::NcclCollective;
 use longhaul_peer::{FoundData, Network};
+use longhaul_proto::control::message::EvaluationData;
 use tokio::sync::mpsc;
 
 use super::base_model::{self, ModelPlaces};
@@ -130,6 +131,14 @@ impl DeviceThread {
             false => self.open_here(base.as_deref(), &files)?,
         };
         let tasks = self.tasks(&tokenizer, base.as_deref(), &files)?;
+        let (samples, of) = (config.train.evaluated_samples(), data.held_out_samples());
+        if samples < of {
+            tracing::info!(
+                samples,
+                of,
+                "each validation takes some of the held-out samples, the same each time (train.evaluate_batches)"
+            );
+        }
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
         Ok(Text { tokenizer, data, tasks, read_ahead, device, base })
@@ -298,6 +307,7 @@ impl DeviceThread {
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
+            evaluation: EvaluationData { held_out: data.held_out_hash(), questions: text.questions() },
             cores: engine.cores(),
         };
         Ok((engine, low_rank, prepared))
@@ -314,6 +324,16 @@ struct Text {
     device: tch::Device,
     /// The model that the run starts from; `None`: random weights.
     base: Option<Arc<BaseModel>>,
+}
+
+impl Text {
+    /// Returns the hash of the questions; zeros: there are none.
+    fn questions(&self) -> [u8; 32] {
+        let Some(tasks) = &self.tasks else { return [0; 32] };
+        let mut hasher = blake3::Hasher::new();
+        tasks.files.iter().for_each(|file| file.hash_into(&mut hasher));
+        *hasher.finalize().as_bytes()
+    }
 }
 
 /// Reads the files of `evaluate.tasks`, before any other work.

@@ -32,6 +32,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
             }
         }
         told.line_of_classes(&dataset);
+        told.line_of_held_out(&dataset, data.evaluated);
         told.line(&Epoch { samples: dataset.samples(), config: &data.config });
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
@@ -148,6 +149,7 @@ mod tests {
                 tokenizer: Tokenizer::Bytes,
                 cache_dir: cache.path().to_owned(),
                 cache_bytes_max: None,
+                evaluated: 64,
             };
             open(&data, &Work::default()).unwrap();
             let told = reported(&data, 0).unwrap().0.0;
@@ -169,6 +171,7 @@ mod tests {
             tokenizer: Tokenizer::Bytes,
             cache_dir: cache.path().to_owned(),
             cache_bytes_max: None,
+            evaluated: 64,
         };
         let told = reported(&data, 3).unwrap().0.0;
         assert!(told.contains("not prepared") && !told.contains("an epoch has"), "{told}");
@@ -193,7 +196,7 @@ mod tests {
     fn data_in(folder: &Path, lines: &str, tokenizer: Tokenizer) -> Data {
         let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
         let cache_dir = folder.join("cache");
-        Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None }
+        Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None, evaluated: 64 }
     }
 
     #[test]

@@ -45,6 +45,8 @@ struct Data {
     tokenizer: Tokenizer,
     cache_dir: PathBuf,
     cache_bytes_max: Option<u64>,
+    /// Samples of a validation.
+    evaluated: u64,
 }
 
 impl Data {
@@ -64,13 +66,14 @@ impl Data {
         ModelSpec::of(&run, tokenizer.vocabulary())
             .with_context(|| format!("read {}", args.config.display()))?;
         let cache_dir = agent::cache_dir(args.cache_dir.clone())?;
-        Ok(Self { config, tokenizer, cache_dir, cache_bytes_max: args.cache_bytes_max() })
+        let evaluated = run.train.evaluated_samples();
+        Ok(Self { config, tokenizer, cache_dir, cache_bytes_max: args.cache_bytes_max(), evaluated })
     }
 }
 
 async fn prepare(args: &DataRunArgs) -> Result<()> {
     let data = Data::read(args)?;
-    let (tokenizer, config) = (data.tokenizer.clone(), data.config.clone());
+    let (tokenizer, config, evaluated) = (data.tokenizer.clone(), data.config.clone(), data.evaluated);
     let (data, done) = preparing::prepare(data).await?;
     let mut told = Told::default();
     told.line_of_settings(&tokenizer, &config);
@@ -78,6 +81,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
         told.line(&Line(&source));
     }
     told.line_of_classes(&data);
+    told.line_of_held_out(&data, evaluated);
     // With a file's list present, shards are not checked individually.
     let shards = match (done.made, done.found) {
         (0, 0) => "all of it was prepared before".to_owned(),
@@ -248,6 +252,26 @@ impl fmt::Display for Epoch<'_> {
     }
 }
 
+/// The held-out samples, and how many of them are evaluated.
+struct HeldOut {
+    samples: u64,
+    evaluated: u64,
+}
+
+impl fmt::Display for HeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { samples, evaluated } = *self;
+        write!(f, "{} held out, ", counted(samples, "sample"))?;
+        match evaluated < samples {
+            true => write!(
+                f,
+                "{evaluated} of them in each validation (train.evaluate_batches × train.micro_batch)"
+            ),
+            false => f.write_str("all of them in each validation"),
+        }
+    }
+}
+
 /// The final output.
 #[derive(Default)]
 struct Told(String);
@@ -283,6 +307,14 @@ impl Told {
     fn line_of_classes(&mut self, data: &Dataset) {
         if !data.class_gaps().are_none() {
             self.line(data.class_gaps());
+        }
+    }
+
+    /// Adds a line on the held-out samples, if there are any.
+    fn line_of_held_out(&mut self, data: &Dataset, evaluated: u64) {
+        let samples = data.held_out_samples();
+        if samples > 0 {
+            self.line(&HeldOut { samples, evaluated });
         }
     }
 

@@ -56,17 +56,25 @@ fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
 
 #[test]
 fn a_worker_with_other_data_is_refused_and_told_what_differs() {
-    let mut story = Story::new();
-    story.join(1, &[]);
-    story.join(2, &[]);
-    story.say(1, ready(0, 7));
-    let ToCoordinator::Ready(mut other) = ready(0, 7) else { unreachable!() };
-    other.samples = 99;
-    story.say(2, ToCoordinator::Ready(other));
-    let told = story.told(2);
-    let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
-    assert!(reason.contains("99 samples, the run's has 100") && reason.contains("data.path"), "{reason}");
-    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let changes: [(fn(&mut Ready), [&str; 2]); 4] = [
+        (|other| other.samples = 99, ["99 samples, the run's has 100", "data.path"]),
+        (|other| other.data_hash = [4; 32], ["training data differs from the run's", "data.path"]),
+        (|other| other.evaluation.held_out = [4; 32], ["held-out data differs", "data.validation"]),
+        (|other| other.evaluation.questions = [4; 32], ["questions differ", "evaluate.tasks"]),
+    ];
+    for (change, words) in changes {
+        let mut story = Story::new();
+        story.join(1, &[]);
+        story.join(2, &[]);
+        story.say(1, ready(0, 7));
+        let ToCoordinator::Ready(mut other) = ready(0, 7) else { unreachable!() };
+        change(&mut other);
+        story.say(2, ToCoordinator::Ready(other));
+        let told = story.told(2);
+        let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
+        assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
+        assert_eq!(story.run.state().phase, Phase::Gathering);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::{CheckpointReport, Hash};
+use longhaul_proto::control::message::{CheckpointReport, EvaluationData, Hash};
 use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::evaluations::Evaluations;
@@ -240,6 +240,8 @@ pub struct Facts {
     pub samples: u64,
     /// Hash over the training tokens.
     pub data_hash: Hash,
+    /// Data that the model is evaluated on.
+    pub evaluation: EvaluationData,
 }
 
 /// A checkpoint and its writer, for display: a resume is chosen from the offers of joining workers.

@@ -129,6 +129,7 @@ impl Trainer {
             parameters: 1000,
             samples: 50_000,
             data_hash: [2; 32],
+            evaluation: Default::default(),
         }));
     }
 

@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
-    GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, ModelAt,
-    ModelHolders, Profile, Ready, Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink,
-    Settled, Settlement, SignOfLife, Start, TaskScore, TimeSpent, Traffic, Welcome,
+    EvaluationData, GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member,
+    ModelAt, ModelHolders, Profile, Ready, Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX,
+    SeenLink, Settled, Settlement, SignOfLife, Start, TaskScore, TimeSpent, Traffic, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -125,6 +125,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             parameters: 124_000_000,
             samples: 1000,
             data_hash: [2; 32],
+            evaluation: EvaluationData { held_out: [3; 32], questions: [4; 32] },
         }),
         ToCoordinator::Heartbeat(Heartbeat {
             step: 7,

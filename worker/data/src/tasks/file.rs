@@ -11,7 +11,7 @@ use super::error::{EXAMPLES_MAX, check_file};
 use super::few_shot::Examples;
 use super::kind::kind_of;
 use super::labels::Labels;
-use super::{Item, TaskError, TaskKind, generated};
+use super::{Answer, Choice, Item, TaskError, TaskKind, generated};
 use crate::records::whole_rows::{Row, RowFormat, WholeRow, open};
 
 /// Columns shown in a message.
@@ -73,6 +73,28 @@ impl TaskFile {
     pub fn part(&self, from: usize, of: usize) -> Self {
         let questions = self.questions.iter().skip(from).step_by(of.max(1)).cloned().collect();
         Self { path: self.path.clone(), kind: self.kind, questions, examples: self.examples.clone() }
+    }
+
+    /// Hashes the questions with their answers. Examples before them do not count.
+    pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        let mut text = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        text(self.kind.name());
+        text(&self.questions.len().to_string());
+        for Question { description, item, .. } in &self.questions {
+            text(description);
+            match item {
+                Item::Choice(Choice { pairs, right, .. }) => {
+                    text(&format!("{right} of {}", pairs.len()));
+                    pairs.iter().flat_map(|pair| [&pair.context, &pair.continuation]).for_each(|it| text(it));
+                }
+                Item::Answer(Answer { prompt, expected, .. }) => {
+                    [prompt, expected].into_iter().for_each(|it| text(it))
+                }
+            }
+        }
     }
 
     /// Returns the place of a question in words.

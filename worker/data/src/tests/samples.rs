@@ -180,6 +180,13 @@ fn sources_of_their_own_are_held_out_instead_of_a_share() {
     assert!(held_out.iter().flat_map(rows).all(|token| (48..58).contains(&token)));
     let shares: Vec<Option<f64>> = data.sources().iter().map(|source| source.share).collect();
     assert_eq!(shares, [Some(1.0), None]);
+    let (trained, evaluated) = (data.data_hash(), data.held_out_hash());
+    // Other text of the same length is other data.
+    folder.write("held.txt", "9876543210".repeat(3));
+    let other = folder
+        .open("sources = [{ path = \"text.txt\" }]\nvalidation = [{ path = \"held.txt\" }]\nsequence_length = 10")
+        .unwrap();
+    assert!(other.data_hash() == trained && other.held_out_hash() != evaluated);
 }
 
 #[test]

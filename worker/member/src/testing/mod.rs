@@ -323,6 +323,7 @@ impl Worker {
             parameters: vec![0.0; VALUES],
             samples: 100,
             data_hash: [0; 32],
+            evaluation: Default::default(),
             cores: 1,
         })));
     }

@@ -285,8 +285,20 @@ pub(crate) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<S
             found.samples, expected.samples
         ));
     }
-    (found.data_hash != expected.data_hash).then(|| {
-        "its training data differs from the other workers': check that data.path (or --data) is the same file there"
-            .to_owned()
-    })
+    let (known, own) = (&expected.evaluation, &found.evaluation);
+    let differing = [
+        (
+            found.data_hash != expected.data_hash,
+            "its training data differs from the run's: check that data.path (or --data) is the same file there",
+        ),
+        (
+            own.held_out != known.held_out,
+            "its held-out data differs from the run's, and losses of other samples cannot be compared: check that the files of data.validation are the same there; a fork may have others (coordinator fork)",
+        ),
+        (
+            own.questions != known.questions,
+            "its questions differ from the run's, and scores of others cannot be compared: check that the files of evaluate.tasks are the same there; a fork may have others (coordinator fork)",
+        ),
+    ];
+    differing.into_iter().find(|(differs, _)| *differs).map(|(_, reason)| reason.to_owned())
 }

@@ -338,7 +338,8 @@ impl Liveness {
 fn facts_of(parts: &[Ready]) -> Option<Facts> {
     let first = parts.first()?;
     let parameters = parts.iter().map(|part| part.parameters).collect();
-    Some(Facts { parameters, samples: first.samples, data_hash: first.data_hash })
+    let (samples, data_hash, evaluation) = (first.samples, first.data_hash, first.evaluation);
+    Some(Facts { parameters, samples, data_hash, evaluation })
 }
 
 fn holds(peer: &Peer, round: Round, hash: Hash) -> bool {

@@ -200,6 +200,7 @@ impl DeviceThread {
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
+            evaluation: Default::default(),
             cores: 1,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
         };
