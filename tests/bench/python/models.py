@@ -47,7 +47,7 @@ optimiser = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), weight_decay=
 places = torch.arange(length + 1)
 FIRST_TOKEN, MASK, MASKED_EVERY = 8, 4, 7
 tokens = torch.stack([FIRST_TOKEN + (places * places + 31 * sequence) % (model.config.vocab_size - FIRST_TOKEN) for sequence in range(batch)])
-inputs, targets = tokens[:, :-1], tokens[:, 1:]
+inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 if is_encoder:
     masked = (places[:-1] % MASKED_EVERY == 0).expand_as(inputs)
     step = {"input_ids": inputs.masked_fill(masked, MASK), "labels": inputs.masked_fill(~masked, -100)}

@@ -18,15 +18,17 @@
 
 extern "C" {
 
-// Tokens x [N, D] through their k experts each: rows [N·k, D], those of an expert one after the other. `inner` [E, 2F, D] and `outer` [E, D, F] are the
+// Tokens x [N, D] through their k experts each: rows [R, D], those of an expert one after the other. `inner` [E, 2F, D] and `outer` [E, D, F] are the
 // matrices, which are cast to the format of x one by one. Row r computes token order[r] / k; place[t·k + j] is the row of a token's j-th expert; counts[e] rows are those of expert e,
-// on the host. Null on failure: then `error` holds the reason, cut to `error_size` bytes with the final zero.
+// on the host. No place has the rows beyond N·k, whose gradients must be zero. Null on failure: then `error` holds the reason, cut to `error_size` bytes with
+// the final zero.
 at::Tensor *longhaul_expert_rows(const at::Tensor *x, const at::Tensor *inner, const at::Tensor *outer, const at::Tensor *order,
                                  const at::Tensor *place, const int64_t *counts, size_t experts, char *error, size_t error_size);
 
-// The sums [N, D] in f32 of each token's rows [N·k, D] by its weights [N, k] in f32. Null on failure, as above.
+// The sums [N, D] in f32 of each token's rows of all [R, D] by its weights [N, k] in f32. Expert e has counts[e] rows, of which tokens read the first
+// read[e]. Null on failure, as above.
 at::Tensor *longhaul_combine_rows(const at::Tensor *rows, const at::Tensor *weights, const at::Tensor *order, const at::Tensor *place,
-                                  char *error, size_t error_size);
+                                  const int64_t *counts, const int64_t *read, size_t experts, char *error, size_t error_size);
 
 // x [N, E], to whose gradient `added` [E] is added in each row. Null on failure, as above.
 at::Tensor *longhaul_with_gradient(const at::Tensor *x, const at::Tensor *added, char *error, size_t error_size);
@@ -123,7 +125,7 @@ public:
 
 private:
   at::Tensor rows_of(const at::Tensor &x) const {
-    return x.index_select(0, order.floor_divide(order.size(0) / x.size(0)));
+    return x.index_select(0, order.floor_divide(place.size(0) / x.size(0)));
   }
 
   const at::Tensor order, place;
@@ -132,7 +134,8 @@ private:
 
 class CombineRows final : public longhaul::Operation {
 public:
-  CombineRows(const at::Tensor &order, const at::Tensor &place) : order(order), place(place) {}
+  CombineRows(const at::Tensor &order, const at::Tensor &place, std::vector<int64_t> counts, std::vector<int64_t> read)
+      : order(order), place(place), counts(std::move(counts)), read(std::move(read)) {}
 
   at::Tensor forward(AutogradContext *context, const at::Tensor &rows, const std::optional<at::Tensor> &weights,
                      const std::optional<at::Tensor> & /*bias*/) override {
@@ -149,20 +152,27 @@ public:
   InputGradients backward(AutogradContext *context, const at::Tensor &of_sum) override {
     const longhaul::variable_list saved = context->get_saved_variables();
     const at::Tensor &rows = saved[0], &weights = saved[1];
-    const at::Tensor by_row = of_sum.index_select(0, order.floor_divide(weights.size(1))); // [N·k, D]
+    const at::Tensor by_row = of_sum.index_select(0, order.floor_divide(weights.size(1))); // [R, D]
     InputGradients of;
     if (context->needs_input_grad(1)) {
-      const at::Tensor of_rows = by_row.mul(rows).sum(1); // [N·k]
+      const at::Tensor of_rows = by_row.mul(rows).sum(1); // [R]
       of.weight = of_rows.index_select(0, place).view(weights.sizes());
     }
     if (context->needs_input_grad(0)) {
       of.x = by_row.mul(weights.reshape({-1}).index_select(0, order).unsqueeze(1)).to(rows.scalar_type());
+      each_expert(counts, [&](int64_t expert, int64_t start, int64_t count) {
+        const int64_t own = read[expert];
+        if (own < count) {
+          of.x.narrow(0, start + own, count - own).zero_();
+        }
+      });
     }
     return of;
   }
 
 private:
   const at::Tensor order, place;
+  const std::vector<int64_t> counts, read;
 };
 
 class WithGradient final : public longhaul::Operation {
@@ -200,7 +210,7 @@ at::Tensor *longhaul_expert_rows(const at::Tensor *x, const at::Tensor *inner, c
       TORCH_CHECK(count >= 0, "an expert cannot have ", count, " rows");
       total += count;
     }
-    TORCH_CHECK(total == order->size(0) && place->size(0) == total && total % x->size(0) == 0, "experts have ", total,
+    TORCH_CHECK(total == order->size(0) && place->size(0) <= total && place->size(0) % x->size(0) == 0, "experts have ", total,
                 " rows, and their order is of ", order->size(0));
     const auto operation = c10::make_intrusive<ExpertRows>(*order, *place, std::move(of_experts));
     rows = new at::Tensor(longhaul::recorded(operation, *x, *inner, *outer));
@@ -210,12 +220,20 @@ at::Tensor *longhaul_expert_rows(const at::Tensor *x, const at::Tensor *inner, c
 }
 
 at::Tensor *longhaul_combine_rows(const at::Tensor *rows, const at::Tensor *weights, const at::Tensor *order, const at::Tensor *place,
-                                  char *error, size_t error_size) {
+                                  const int64_t *counts, const int64_t *read, size_t experts, char *error, size_t error_size) {
   at::Tensor *sum = nullptr;
   const auto compute = [&] {
-    TORCH_CHECK(rows->dim() == 2 && weights->dim() == 2 && rows->size(0) == weights->numel() && place->numel() == rows->size(0),
+    TORCH_CHECK(rows->dim() == 2 && weights->dim() == 2 && rows->size(0) >= weights->numel() && place->numel() == weights->numel(),
                 "sizes ", rows->sizes(), " and ", weights->sizes(), " are not rows and their weights");
-    const auto operation = c10::make_intrusive<CombineRows>(*order, *place);
+    std::vector<int64_t> of_experts(counts, counts + experts), own(read, read + experts);
+    int64_t total = 0;
+    for (size_t expert = 0; expert < experts; ++expert) {
+      TORCH_CHECK(own[expert] >= 0 && own[expert] <= of_experts[expert], "an expert has ", of_experts[expert], " rows, and ", own[expert],
+                  " tokens");
+      total += of_experts[expert];
+    }
+    TORCH_CHECK(total == rows->size(0), "experts have ", total, " rows, and there are ", rows->size(0));
+    const auto operation = c10::make_intrusive<CombineRows>(*order, *place, std::move(of_experts), std::move(own));
     sum = new at::Tensor(longhaul::recorded(operation, *rows, *weights));
   };
   longhaul::guarded(compute, error, error_size);

@@ -4,7 +4,7 @@
 use std::ffi::c_char;
 
 use longhaul_common::model;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 use torch_sys::C_tensor;
 
 use super::parameters::Parameters;
@@ -28,13 +28,18 @@ pub(super) struct Experts {
 struct Choice {
     /// Weights [N, k] of a token's experts.
     weights: Tensor,
-    /// Places [N·k] of the choices, token by token, in the order of experts.
+    /// The choice, of N·k token by token, that each row computes: those of an expert follow each other.
     order: Tensor,
-    /// Its inverse [N·k].
+    /// The row of each choice [N·k].
     place: Tensor,
-    /// Tokens of each expert.
+    /// Rows of each expert.
+    rows: Vec<i64>,
+    /// Tokens of each expert: its first rows. The others repeat a choice, and nothing reads them.
     counts: Vec<i64>,
 }
+
+/// Rows of an expert in bf16 on a CPU are a multiple of this: oneDNN compiles its product anew for each number of rows, which takes 1 ms and 0.7 MB.
+const ROWS: i64 = 32;
 
 impl Experts {
     /// Creates the experts of a layer, one of `mixtures` layers with some.
@@ -61,7 +66,9 @@ impl Experts {
     pub(super) fn forward(&self, x: &Tensor, share: f64) -> Result<Tensor, TchError> {
         let rows = x.f_reshape([-1, self.router.size()[1]])?; // [N, D]
         let choice = self.choose(&rows, share)?;
-        let rows = choice.rows(&self.products.cast(&rows)?, &self.inner, &self.outer)?; // [N·k, D]
+        let rows = self.products.cast(&rows)?;
+        let choice = if is_compiled_by_size(&rows) { choice.padded()? } else { choice };
+        let rows = choice.rows(&rows, &self.inner, &self.outer)?; // [N·k, D], or more
         choice.combined(&rows)?.f_view(x.size().as_slice())
     }
 
@@ -82,7 +89,8 @@ impl Experts {
         };
         let order = flat.f_argsort_stable(true, 0, false)?;
         let place = order.f_argsort(0, false)?;
-        Ok(Choice { weights, order, place, counts: Vec::try_from(counts)? })
+        let counts: Vec<i64> = Vec::try_from(counts)?;
+        Ok(Choice { weights, order, place, rows: counts.clone(), counts })
     }
 
     /// Returns the same shares [N, E], whose gradient includes that of E·Σ f·P, where f are the experts' tokens over N, and P their mean shares (Fedus et al.
@@ -103,8 +111,34 @@ impl Experts {
     }
 }
 
+fn is_compiled_by_size(rows: &Tensor) -> bool {
+    rows.kind() == Kind::BFloat16 && rows.device() == Device::Cpu
+}
+
 impl Choice {
-    /// Returns the experts' outputs [N·k, D] for x [N, D], expert by expert.
+    /// Adds rows to each expert, to a multiple of [`ROWS`].
+    fn padded(self) -> Result<Self, TchError> {
+        let rows: Vec<i64> = self
+            .counts
+            .iter()
+            .map(|count| count.unsigned_abs().next_multiple_of(ROWS as u64) as i64)
+            .collect();
+        // The rows that are added before those of each choice, which stand in the order of experts.
+        let mut added = Vec::with_capacity(self.order.numel());
+        let mut before = 0;
+        for (count, rows) in self.counts.iter().zip(&rows) {
+            added.extend(std::iter::repeat_n(before, *count as usize));
+            before += rows - count;
+        }
+        let added = Tensor::f_from_slice(&added)?; // [N·k]
+        let place = self.place.f_add(&added.f_index_select(0, &self.place)?)?;
+        let choices = Tensor::f_arange(place.numel() as i64, (Kind::Int64, Device::Cpu))?;
+        let order = Tensor::f_zeros([rows.iter().sum::<i64>()], (Kind::Int64, Device::Cpu))?;
+        let order = order.f_index_copy(0, &place, &choices)?;
+        Ok(Self { order, place, rows, ..self })
+    }
+
+    /// Returns the experts' outputs for x [N, D], a row [D] for each of `order`.
     fn rows(&self, x: &Tensor, inner: &Tensor, outer: &Tensor) -> Result<Tensor, TchError> {
         let mut reason = Reason::default();
         // SAFETY: as above; the counts are as many as the call says.
@@ -115,8 +149,8 @@ impl Choice {
                 outer.as_ptr(),
                 self.order.as_ptr(),
                 self.place.as_ptr(),
-                self.counts.as_ptr(),
-                self.counts.len(),
+                self.rows.as_ptr(),
+                self.rows.len(),
                 reason.as_mut_ptr(),
                 Reason::SIZE,
             )
@@ -134,6 +168,9 @@ impl Choice {
                 self.weights.as_ptr(),
                 self.order.as_ptr(),
                 self.place.as_ptr(),
+                self.rows.as_ptr(),
+                self.counts.as_ptr(),
+                self.rows.len(),
                 reason.as_mut_ptr(),
                 Reason::SIZE,
             )
@@ -155,7 +192,7 @@ unsafe extern "C" {
         outer: *const C_tensor,
         order: *const C_tensor,
         place: *const C_tensor,
-        counts: *const i64,
+        rows: *const i64,
         experts: usize,
         reason: *mut c_char,
         reason_size: usize,
@@ -165,6 +202,9 @@ unsafe extern "C" {
         weights: *const C_tensor,
         order: *const C_tensor,
         place: *const C_tensor,
+        rows_of_experts: *const i64,
+        counts: *const i64,
+        experts: usize,
         reason: *mut c_char,
         reason_size: usize,
     ) -> *mut C_tensor;
