@@ -36,7 +36,7 @@ pub use self::held_out::{HeldOutChat, HeldOutConversation};
 pub(crate) use self::message::{field, kind_of};
 #[cfg(feature = "parquet")]
 pub(crate) use self::numbers::of_float;
-pub(crate) use self::numbers::parse as parse_json;
+pub(crate) use self::numbers::{parse as parse_json, written};
 pub use self::rows::{PAD, START, TOKEN_MASK, TRAINED};
 pub(crate) use self::rows::{Packed, VOCABULARY_MAX, row_bytes};
 pub(crate) use self::table::RowReader;
@@ -44,7 +44,7 @@ use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]
