@@ -105,6 +105,11 @@ impl Chat {
         }))
     }
 
+    /// Whether it has a chat template.
+    pub(crate) fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     /// Returns the settings of rows of 16 tokens, with a short template.
     #[cfg(any(test, fuzzing, feature = "fuzz"))]
     pub(crate) fn plain() -> Self {
