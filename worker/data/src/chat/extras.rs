@@ -41,7 +41,6 @@ pub(crate) struct Extras {
 
 impl Extras {
     /// Their columns.
-    #[cfg(feature = "parquet")]
     pub(super) const COLUMNS: [&str; 2] = [TOOLS, VARIABLES];
 
     /// Reads the columns of a row.

@@ -41,6 +41,7 @@ pub use self::rows::{PAD, START, TOKEN_MASK, TRAINED};
 pub(crate) use self::rows::{Packed, VOCABULARY_MAX, row_bytes};
 pub(crate) use self::table::RowReader;
 use self::template::ChatTemplate;
+use super::notes::{Note, Notes};
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
@@ -108,6 +109,22 @@ impl Chat {
     /// Whether it has a chat template.
     pub(crate) fn has_template(&self) -> bool {
         self.template.is_some()
+    }
+
+    /// Returns the notes on conversations that the template renders.
+    pub(crate) fn notes_on<'a>(&self, conversations: impl Iterator<Item = &'a Conversation>) -> Notes {
+        let mut notes = Notes::default();
+        for conversation in conversations {
+            let (Conversation::Messages(messages, extras), Some(template)) = (conversation, &self.template)
+            else {
+                continue;
+            };
+            // Others are bad records.
+            let Ok(template) = template.of(messages, extras) else { continue };
+            let unread = messages.iter().flat_map(|message| message.unread(template));
+            unread.for_each(|name| notes.name(Note::UnreadKeys, name));
+        }
+        notes
     }
 
     /// Returns the settings of rows of 16 tokens, with a short template.

@@ -9,6 +9,7 @@ use super::record_reader::RecordReader;
 use super::{Record, Records, repeated_key};
 use crate::DataError;
 use crate::chat::parse_json;
+use crate::notes::Notes;
 
 /// The rows of a file.
 pub(super) struct JsonObjects {
@@ -51,5 +52,9 @@ impl Records for JsonObjects {
 
     fn content_bytes(&self) -> u64 {
         self.objects.position().content_bytes()
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        self.rows.take_notes()
     }
 }
