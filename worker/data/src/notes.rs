@@ -39,6 +39,8 @@ pub(super) enum Note {
     NoEnd,
     /// A file of an archive has a name without a key, and belongs to no sample.
     NoKey,
+    /// A pair of texts lacks the special tokens that the tokenizer's file puts around a text.
+    BarePairs,
     /// A record has a column that is not read.
     UnreadColumns,
     /// A message has a key that its chat template does not read.
@@ -187,6 +189,12 @@ impl fmt::Display for Told<'_> {
                 verb("it is", "they are"),
                 verb("it", "them")
             ),
+            Note::BarePairs => write!(
+                f,
+                "{} of texts {} none of the special tokens that the tokenizer's file puts around a text: where the model wants one in front, begin the prompts with it",
+                counted(*count, "pair"),
+                verb("gets", "get")
+            ),
             Note::UnreadColumns => write!(f, "columns that are not read: {}", Names(noted, "record")),
             Note::UnreadKeys => {
                 write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
@@ -245,6 +253,7 @@ mod tests {
                 "1 file of archives is passed over, as by webdataset, which finds no key in its name",
                 "3 files of archives are passed",
             ),
+            (Note::BarePairs, "1 pair of texts gets none of the special", "3 pairs of texts get none of the"),
         ];
         let mut all = Notes::default();
         for (note, one, many) in kinds {
@@ -261,7 +270,7 @@ mod tests {
             assert_eq!(all.count(note), 6);
         }
         let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
-        assert_eq!(all.to_string().matches("; ").count(), 8 + within.iter().sum::<usize>());
+        assert_eq!(all.to_string().matches("; ").count(), 9 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
         let mut named = Notes::default();

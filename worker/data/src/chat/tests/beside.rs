@@ -171,6 +171,17 @@ fn message_keys_that_a_template_does_not_read_are_counted_by_name() {
 }
 
 #[test]
+fn pairs_without_the_tokens_around_a_text_are_counted() {
+    let [pair, turns] =
+        [r#"{"prompt":"a","completion":"b"}"#.to_owned(), format!(r#"{{"messages":{TURNS}}}"#)];
+    for (around, row, told) in [(1, &pair, "1 pair of texts gets none"), (0, &pair, ""), (1, &turns, "")] {
+        let chat = Chat { around, ..with(CHATML) };
+        let notes = chat.notes_on([read(&chat, row).unwrap()].iter()).to_string();
+        assert!(notes.starts_with(told) && notes.is_empty() == told.is_empty(), "{notes}");
+    }
+}
+
+#[test]
 fn tools_and_variables_that_cannot_be_passed_are_bad_records() {
     let reads = with(&format!("{{{{ tools|length if tools }}}}{CHATML}"));
     for (row, words) in [
