@@ -24,12 +24,33 @@ pub(super) fn names_of(json: &Value, model: &ModelConfig) -> Result<Vec<String>,
             UnsupportedKey::new("id2label", &json!(names), format!("class {class} has no name: give it one"))
         })
     };
-    (0..classes).map(name).collect()
+    let names: Vec<String> = (0..classes).map(name).collect::<Result<_, _>>()?;
+    check_numbers(json, &names)?;
+    Ok(names)
+}
+
+/// Refuses a `label2id` that numbers the classes otherwise than `id2label`. One with the names of classes without is as good as none.
+fn check_numbers(json: &Value, names: &[String]) -> Result<(), UnsupportedKey> {
+    let numbers = &json["label2id"];
+    for (name, number) in numbers.as_object().into_iter().flatten() {
+        let Some(class) = number.as_u64().or_else(|| number.as_str()?.parse().ok()) else { continue };
+        let named = usize::try_from(class).ok().and_then(|class| names.get(class));
+        if named != Some(name) && *name != unnamed(class) {
+            let named = named.map_or_else(|| "no class".to_owned(), |named| format!("`{named}`"));
+            let reason = format!("class {class} is `{name}`, and {named} by id2label: correct one of them");
+            return Err(UnsupportedKey::new("label2id", numbers, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names that transformers gives to classes without.
 pub(super) fn numbered(classes: u32) -> Vec<String> {
-    (0..classes).map(|class| format!("LABEL_{class}")).collect()
+    (0..classes.into()).map(unnamed).collect()
+}
+
+fn unnamed(class: u64) -> String {
+    format!("LABEL_{class}")
 }
 
 /// Writes the classes of a model into its description.
@@ -106,5 +127,19 @@ mod tests {
         json["id2label"] = json!({ "0": "a", "1": "b", "7": "c" });
         let error = names_of(&json, &model_config::read(&json).unwrap()).unwrap_err();
         assert!(error.reason.contains("class 2 has no name"), "{error:?}");
+        json["id2label"] = json!({ "0": "a", "1": "b", "2": "b" });
+        for (numbers, words) in [
+            (json!({ "b": 0, "a": 1 }), "class 1 is `a`, and `b` by id2label: correct"),
+            (json!({ "a": 0, "c": "1" }), "class 1 is `c`, and `b` by id2label: correct"),
+            (json!({ "a": 3 }), "class 3 is `a`, and no class by id2label: correct"),
+            (json!({ "a": 0, "b": 2 }), ""),
+            (json!({ "LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2 }), ""),
+        ] {
+            json["label2id"] = numbers;
+            let error = names_of(&json, &model_config::read(&json).unwrap()).err();
+            let told = error.map(|error| format!("{}: {}", error.key, error.reason)).unwrap_or_default();
+            assert_eq!(told.is_empty(), words.is_empty(), "{told}");
+            assert!(told.is_empty() || told.starts_with(&format!("label2id: {words}")), "{told}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare, tell_held_out};
 use super::source::Source;
 use super::source_size::SourceSize;
-use super::{ClassGaps, DataError, HostBatch, Sample, Tokenizer, Work, built};
+use super::{ClassGaps, DataError, HostBatch, SameContent, Sample, Tokenizer, Work, built};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T and the next one as the last target, or its image i. A part of each
 /// source, or whole sources, are held out for validation.
@@ -117,7 +117,12 @@ impl Dataset {
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
         tell_held_out(&training, &validation);
-        Self::of(shape, config, &sources, training, validation)
+        let data = Self::of(shape, config, &sources, training, validation)?;
+        let same = data.copies();
+        if same.count() > 0 {
+            tracing::warn!(%same, "sources have duplicate files");
+        }
+        Ok(data)
     }
 
     /// Opens the data of a run without local files: blocks are fetched from other workers on demand.
@@ -201,6 +206,12 @@ impl Dataset {
     #[must_use]
     pub fn class_gaps(&self) -> &ClassGaps {
         &self.gaps
+    }
+
+    /// Returns the files of training sources with the content of files of other ones, as far as this worker has the data.
+    #[must_use]
+    pub fn copies(&self) -> SameContent {
+        SameContent::across(self.training.iter().map(|part| part.source.contents()))
     }
 
     /// Returns the number of training samples, at least one.

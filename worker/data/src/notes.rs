@@ -10,6 +10,12 @@ use crate::counted::counted;
 
 /// Characters of an example.
 const EXAMPLE_CHARACTERS_MAX: usize = 200;
+/// Names that a kind counts: a bound of memory where records have ever new ones.
+const NAMES_MAX: usize = 64;
+/// Names in a message.
+const NAMES_SHOWN_MAX: usize = 10;
+/// Characters of a name.
+const NAME_CHARACTERS_MAX: usize = 40;
 
 /// A kind of report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,9 +39,15 @@ pub(super) enum Note {
     NoEnd,
     /// A file of an archive has a name without a key, and belongs to no sample.
     NoKey,
+    /// A pair of texts lacks the special tokens that the tokenizer's file puts around a text.
+    BarePairs,
+    /// A record has a column that is not read.
+    UnreadColumns,
+    /// A message has a key that its chat template does not read.
+    UnreadKeys,
 }
 
-/// Count of each kind, with its first place.
+/// Count of each kind, with its first place, or with names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes(BTreeMap<Note, Noted>);
 
@@ -45,6 +57,9 @@ struct Noted {
     /// Empty without a place to name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     first: String,
+    /// Count of each name, up to [`NAMES_MAX`] names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    names: BTreeMap<String, u64>,
 }
 
 impl Notes {
@@ -60,8 +75,25 @@ impl Notes {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        for (note, Noted { count, first }) in &other.0 {
+        for (note, Noted { count, first, names }) in &other.0 {
             self.note(*note, *count, || first.clone());
+            names.iter().for_each(|(name, count)| self.count_name(*note, name, *count));
+        }
+    }
+
+    /// Adds one of a kind with a name.
+    pub(super) fn name(&mut self, note: Note, name: &str) {
+        let end = name.char_indices().nth(NAME_CHARACTERS_MAX).map_or(name.len(), |(end, _)| end);
+        self.note(note, 1, String::new);
+        self.count_name(note, &name[..end], 1);
+    }
+
+    fn count_name(&mut self, note: Note, name: &str, count: u64) {
+        let names = &mut self.0.entry(note).or_default().names;
+        if let Some(own) = names.get_mut(name) {
+            *own += count;
+        } else if names.len() < NAMES_MAX {
+            names.insert(name.to_owned(), count);
         }
     }
 
@@ -93,7 +125,7 @@ struct Told<'a>(Note, &'a Noted);
 
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(note, Noted { count, first }) = self;
+        let Self(note, noted @ Noted { count, first, .. }) = self;
         let verb = |one: &'static str, many: &'static str| if *count == 1 { one } else { many };
         match note {
             Note::LoneReturns => write!(
@@ -157,7 +189,35 @@ impl fmt::Display for Told<'_> {
                 verb("it is", "they are"),
                 verb("it", "them")
             ),
+            Note::BarePairs => write!(
+                f,
+                "{} of texts {} none of the special tokens that the tokenizer's file puts around a text: where the model wants one in front, begin the prompts with it",
+                counted(*count, "pair"),
+                verb("gets", "get")
+            ),
+            Note::UnreadColumns => write!(f, "columns that are not read: {}", Names(noted, "record")),
+            Note::UnreadKeys => {
+                write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
+            }
         }
+    }
+}
+
+/// ``` `id` (1,200 records), `source` (3 records) and others ```: the most frequent names, each with its count of these.
+struct Names<'a>(&'a Noted, &'static str);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(Noted { count: all, names, .. }, noun) = self;
+        let mut names: Vec<(&String, u64)> = names.iter().map(|(name, count)| (name, *count)).collect();
+        names.sort_by_key(|(_, count)| u64::MAX - count);
+        let is_whole =
+            names.len() <= NAMES_SHOWN_MAX && names.iter().map(|(_, count)| count).sum::<u64>() == *all;
+        names.truncate(NAMES_SHOWN_MAX);
+        let shown =
+            |(name, count): &(&String, u64)| format!("`{}` ({})", name.escape_debug(), counted(*count, noun));
+        f.write_str(&names.iter().map(shown).collect::<Vec<_>>().join(", "))?;
+        if is_whole { Ok(()) } else { f.write_str(" and others") }
     }
 }
 
@@ -193,6 +253,7 @@ mod tests {
                 "1 file of archives is passed over, as by webdataset, which finds no key in its name",
                 "3 files of archives are passed",
             ),
+            (Note::BarePairs, "1 pair of texts gets none of the special", "3 pairs of texts get none of the"),
         ];
         let mut all = Notes::default();
         for (note, one, many) in kinds {
@@ -209,9 +270,26 @@ mod tests {
             assert_eq!(all.count(note), 6);
         }
         let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
-        assert_eq!(all.to_string().matches("; ").count(), 8 + within.iter().sum::<usize>());
+        assert_eq!(all.to_string().matches("; ").count(), 9 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
+        let mut named = Notes::default();
+        (0..80).for_each(|at| named.name(Note::UnreadKeys, &format!("k{at:02}")));
+        for name in ["id", "k70", "k09", "id"] {
+            named.name(Note::UnreadColumns, name);
+        }
+        let mut twice = named.clone();
+        twice.add(&named);
+        twice.name(Note::UnreadColumns, &"é\n".repeat(99));
+        let told = twice.to_string();
+        let start =
+            "columns that are not read: `id` (4 records), `k09` (2 records), `k70` (2 records), `é\\né";
+        assert!(told.starts_with(start) && told.matches('é').count() == NAME_CHARACTERS_MAX / 2, "{told}");
+        let end = " (1 record); message keys that the chat template does not read: `k00` (2 messages), ";
+        assert!(told.contains(end) && told.ends_with("`k09` (2 messages) and others"), "{told}");
+        assert_eq!(twice.0[&Note::UnreadKeys].names.len(), NAMES_MAX);
+        let written = serde_json::to_string(&twice).unwrap();
+        assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), twice);
         let mut long = Notes::default();
         long.note(Note::NoEnd, 1, || "é".repeat(999));
         assert_eq!(long.to_string().matches('é').count(), EXAMPLE_CHARACTERS_MAX);

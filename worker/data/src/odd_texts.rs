@@ -47,16 +47,17 @@ impl OddTexts {
     /// Counts a text, given without its separator.
     pub(super) fn see(&mut self, text: &str) {
         let word = text.trim();
-        if word.is_empty() {
-            self.blank += 1;
-        } else if word.len() <= WORD_BYTES_MAX {
-            let lower = word.to_ascii_lowercase();
-            if MISSING.contains(&lower.as_str()) {
-                self.missing += 1;
-            } else if is_number(&lower) {
-                self.numbers += 1;
-            }
-        }
+        self.numbers += u64::from(word.len() <= WORD_BYTES_MAX && is_number(word));
+        self.see_answer(text);
+    }
+
+    /// Counts an answer of a conversation, which may be a number.
+    pub(super) fn see_answer(&mut self, text: &str) {
+        let word = text.trim();
+        let is_missing =
+            || word.len() <= WORD_BYTES_MAX && MISSING.contains(&word.to_ascii_lowercase().as_str());
+        self.blank += u64::from(word.is_empty());
+        self.missing += u64::from(is_missing());
         self.see_part(text);
     }
 

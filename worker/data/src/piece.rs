@@ -178,6 +178,9 @@ impl Piece {
             let count = self.texts().filter(has_one).count() as u64;
             notes.note(Note::Separators, count, || first().unwrap_or_default());
         }
+        if let Some(chat) = &recipe.chat {
+            notes.add(&chat.notes_on(self.conversations()));
+        }
         for record in &self.records {
             if let Record::Image(image) = record {
                 notes.add(&image.notes());

@@ -25,12 +25,39 @@ impl SameContent {
             if first == path {
                 continue;
             }
-            same.count += 1;
-            if same.first.len() < NAMED_MAX {
-                same.first.push((path.display().to_string(), first.display().to_string()));
+            same.add(path, first);
+        }
+        same
+    }
+
+    /// Compares the files of sources with those of others, in order. Copies within a source are left to [`Self::of`].
+    pub(super) fn across<'f, T: Eq + std::hash::Hash>(
+        sources: impl Iterator<Item = impl Iterator<Item = (&'f Path, T)>>,
+    ) -> Self {
+        let (mut same, mut seen) = (Self::default(), HashMap::<T, &Path>::new());
+        for source in sources {
+            let mut own = HashMap::new();
+            for (path, became) in source {
+                own.entry(became).or_insert(path);
+            }
+            let mut own: Vec<(T, &Path)> = own.into_iter().collect();
+            own.sort_unstable_by_key(|(_, path)| *path);
+            for (became, path) in own {
+                match seen.get(&became) {
+                    Some(first) if *first != path => same.add(path, first),
+                    Some(_) => {}
+                    None => _ = seen.insert(became, path),
+                }
             }
         }
         same
+    }
+
+    fn add(&mut self, copy: &Path, of: &Path) {
+        self.count += 1;
+        if self.first.len() < NAMED_MAX {
+            self.first.push((copy.display().to_string(), of.display().to_string()));
+        }
     }
 
     /// Returns the number.
@@ -70,5 +97,29 @@ mod tests {
         assert_eq!(many.count(), 7);
         assert!(many.to_string().starts_with("7 files are copies of others, "), "{many}");
         assert!(many.to_string().ends_with("f of a and 2 more)"), "{many}");
+    }
+
+    #[test]
+    fn copies_in_several_sources_are_counted_once() {
+        let across = |sources: &[&[(&str, u32)]]| {
+            SameContent::across(
+                sources.iter().map(|files| files.iter().map(|(name, became)| (Path::new(*name), *became))),
+            )
+        };
+        for (sources, told) in [
+            (&[&[("a", 1), ("b", 1)][..], &[("c", 2)]][..], None),
+            (&[&[("a", 1)], &[("a", 1), ("b", 2)]], None),
+            (
+                &[&[("a", 1)], &[("b", 1)]],
+                Some("1 file is a copy of another, and read all the same (b of a)"),
+            ),
+            (
+                &[&[("a", 1)], &[("c", 1), ("d", 1)], &[("e", 1)]],
+                Some("2 files are copies of others, and read all the same (c of a, e of a)"),
+            ),
+        ] {
+            let same = across(sources);
+            assert_eq!((same.count() > 0).then(|| same.to_string()).as_deref(), told, "{sources:?}");
+        }
     }
 }

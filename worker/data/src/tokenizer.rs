@@ -127,7 +127,7 @@ impl Tokenizer {
 
     /// Returns the number of special tokens, such as `<s>`, that its file would put around each text. They are not added: a separator follows instead.
     #[must_use]
-    pub fn tokens_around(&self) -> usize {
+    pub(crate) fn tokens_around(&self) -> usize {
         match self {
             Self::Bytes => 0,
             Self::Json { tokenizer, .. } => tokenizer.around(),

@@ -31,7 +31,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
                 told.line(&Classes::of(source, &data.config, &summary.size.classes)?);
             }
         }
-        told.line_of_classes(&dataset);
+        told.lines_of_all(&dataset);
         told.line_of_held_out(&dataset, data.evaluated);
         told.line(&Epoch { samples: dataset.samples(), config: &data.config });
         show_samples(&dataset, data, samples, &mut told)?;

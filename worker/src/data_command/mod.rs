@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_checkpoint::read_run;
-use longhaul_common::config::{DataConfig, DataSource, renamed_keys};
+use longhaul_common::config::{DataConfig, renamed_keys};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
-use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
+use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, not_put, prune};
 
 use crate::agent;
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
@@ -80,7 +80,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
     for source in data.sources() {
         told.line(&Line(&source));
     }
-    told.line_of_classes(&data);
+    told.lines_of_all(&data);
     told.line_of_held_out(&data, evaluated);
     // With a file's list present, shards are not checked individually.
     let shards = match (done.made, done.found) {
@@ -290,21 +290,15 @@ impl Told {
             ));
         }
         tokenizer.notices().iter().for_each(|notice| self.line(notice));
-        let sources = config.training();
-        let has = |is_one: fn(&DataSource) -> bool| sources.iter().chain(&config.validation).any(is_one);
-        let is_of_text = config.classification.is_none() && has(|source| !source.format().is_of_tokens());
-        if tokenizer.tokens_around() > 0 && is_of_text {
-            let around = counted(tokenizer.tokens_around() as u64, "special token");
-            let instead =
-                if has(DataSource::has_separators) { ": data.separator stands behind each" } else { "" };
-            self.line(&format_args!(
-                "the tokenizer's file puts {around} around each text, which are not put there{instead}"
-            ));
-        }
+        not_put(config, tokenizer).iter().for_each(|notice| self.line(notice));
     }
 
-    /// Adds a line if classes occur only in training or only in held-out data.
-    fn line_of_classes(&mut self, data: &Dataset) {
+    /// Adds a line if sources have equal files, and one if classes occur only in training or only in held-out data.
+    fn lines_of_all(&mut self, data: &Dataset) {
+        let copies = data.copies();
+        if copies.count() > 0 {
+            self.line(&copies);
+        }
         if !data.class_gaps().are_none() {
             self.line(data.class_gaps());
         }

@@ -1,17 +1,21 @@
 //! Conversations as templates take them.
 
-use longhaul_common::config::ConversationKind;
+use longhaul_common::config::{ConversationKind, TrainOn};
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::extras::Extras;
-use super::message::{ASSISTANT, Message, SYSTEM, field, is_nothing, kind_of, text};
+use super::message::{ASSISTANT, Message, SYSTEM, field, is_filled, is_nothing, kind_of, text};
 
 /// Columns with a meaning that training would ignore.
 const UNREAD: [&str; 9] =
     ["functions", "documents", "image", "images", "video", "videos", "audio", "audios", "history"];
 /// The column of a system text.
 const SYSTEM_COLUMN: &str = "system";
+/// The column of the worse answers of preference data.
+const REJECTED: &str = "rejected";
+/// The column that tells good completions from bad ones, in preference data (KTO).
+pub(super) const LABEL: &str = "label";
 /// Most messages of a conversation: thousands of times the usual number. Prefixes are rendered for each.
 const MESSAGES_MAX: usize = 1 << 14;
 
@@ -25,9 +29,14 @@ pub(crate) enum Conversation {
 }
 
 /// Whether a column is read beside those that name a form.
-#[cfg(feature = "parquet")]
-pub(super) fn is_beside(name: &str) -> bool {
-    name == SYSTEM_COLUMN || name == "input" || UNREAD.contains(&name) || Extras::COLUMNS.contains(&name)
+pub(super) fn is_beside(name: &str, kind: ConversationKind) -> bool {
+    let is_of_kind = match kind {
+        ConversationKind::Alpaca => name == "input",
+        ConversationKind::PromptCompletion => name == LABEL,
+        ConversationKind::Messages | ConversationKind::Sharegpt => false,
+    };
+    let is_of_all = name == SYSTEM_COLUMN || name == REJECTED || UNREAD.contains(&name);
+    is_of_kind || is_of_all || Extras::COLUMNS.contains(&name)
 }
 
 impl Conversation {
@@ -36,26 +45,19 @@ impl Conversation {
     /// # Errors
     /// The cause.
     pub(crate) fn read(row: &Value, kind: ConversationKind, column: Option<&str>) -> Result<Self, String> {
-        for name in UNREAD {
-            let value = field(row, name);
-            if !is_nothing(&value) && value.len() != Some(0) {
-                return Err(format!(
-                    "it has {name}, and conversations of texts alone are read: leave the record out, or the column if the texts stand without it"
-                ));
-            }
-        }
+        check_beside(row, kind)?;
         let (system, extras) = (system(row)?, Extras::read(row)?);
         let messages = match kind {
             ConversationKind::Messages => list(row, column.unwrap_or("messages"))?,
             ConversationKind::Sharegpt => list(row, column.unwrap_or("conversations"))?,
             ConversationKind::Alpaca => alpaca(row)?,
-            ConversationKind::PromptCompletion => match (field(row, "prompt"), field(row, "completion")) {
-                (prompt, completion) if prompt.as_str().is_some() && completion.as_str().is_some() => {
+            ConversationKind::PromptCompletion => {
+                if !["prompt", "completion"].iter().any(|name| is_list(&field(row, name))) {
                     let found = if system.is_some() { Some(SYSTEM_COLUMN) } else { extras.first() };
                     return pair(row, found);
                 }
-                _ => completed(row)?,
-            },
+                completed(row)?
+            }
         };
         // A first turn of the system stands alone, as in axolotl.
         let system = system.filter(|_| messages.first().is_none_or(|first| first.role != SYSTEM));
@@ -74,6 +76,22 @@ impl Conversation {
         match self {
             Self::Messages(messages, _) => messages.len() as u64,
             Self::Pair { .. } => 2,
+        }
+    }
+
+    /// Returns its texts that are trained on, but for prompts of pairs, and nothing beside calls of tools.
+    pub(super) fn answers(&self, train_on: TrainOn) -> Vec<&str> {
+        let is_answer = |message: &&Message| match train_on {
+            TrainOn::Assistant => message.is_scored(),
+            TrainOn::All => message.is_trained != Some(false),
+        };
+        let is_text = |message: &&Message| message.calls().is_none() || !message.content.trim().is_empty();
+        match self {
+            Self::Messages(messages, _) => {
+                let answers = messages.iter().filter(is_answer).filter(is_text);
+                answers.map(|message| message.content.as_str()).collect()
+            }
+            Self::Pair { completion, .. } => vec![completion],
         }
     }
 
@@ -115,6 +133,26 @@ impl Conversation {
     }
 }
 
+/// Refuses a record with a column whose meaning training would ignore.
+fn check_beside(row: &Value, kind: ConversationKind) -> Result<(), String> {
+    if let Some(name) = UNREAD.into_iter().find(|name| is_filled(&field(row, name))) {
+        return Err(format!(
+            "it has {name}, and conversations of texts alone are read: leave the record out, or the column if the texts stand without it"
+        ));
+    }
+    if is_filled(&field(row, REJECTED)) {
+        return Err(format!(
+            "it has {REJECTED}, as preference data, which is not read: leave the column out to train on the other texts alone"
+        ));
+    }
+    if kind == ConversationKind::PromptCompletion && field(row, LABEL).kind() == ValueKind::Bool {
+        return Err(format!(
+            "its {LABEL} is a boolean, as in preference data (KTO), which is not read: leave out the records with false, and the column"
+        ));
+    }
+    Ok(())
+}
+
 /// Returns the message of the column of a system text; `None`: it is absent or empty.
 fn system(row: &Value) -> Result<Option<Message>, String> {
     let value = field(row, SYSTEM_COLUMN);
@@ -126,12 +164,12 @@ fn system(row: &Value) -> Result<Option<Message>, String> {
 
 /// Returns a pair of texts. `found` is a column that only a template could take.
 fn pair(row: &Value, found: Option<&str>) -> Result<Conversation, String> {
+    let [prompt, completion] = [text(row, "prompt")?, text(row, "completion")?];
     if let Some(name) = found {
         return Err(format!(
             "it has {name}, and a prompt and completion of texts have no chat template: leave the column out, or write them as lists of messages"
         ));
     }
-    let [prompt, completion] = [text(row, "prompt")?, text(row, "completion")?];
     let pair = Conversation::Pair { prompt, completion };
     if pair.bytes() == 0 { Err("it is empty".to_owned()) } else { Ok(pair) }
 }
@@ -159,7 +197,7 @@ fn completed(row: &Value) -> Result<Vec<Message>, String> {
 
 fn list(row: &Value, name: &str) -> Result<Vec<Message>, String> {
     let value = field(row, name);
-    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+    if !is_list(&value) {
         return Err(format!("its `{name}` is {}, and no list of messages", kind_of(&value)));
     }
     let entries = value.try_iter().map_err(|error| error.to_string())?;
@@ -167,4 +205,8 @@ fn list(row: &Value, name: &str) -> Result<Vec<Message>, String> {
         Message::read(&entry).map_err(|reason| format!("message {} of `{name}`: {reason}", at + 1))
     };
     entries.enumerate().map(read).collect()
+}
+
+fn is_list(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }

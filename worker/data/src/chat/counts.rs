@@ -14,6 +14,9 @@ pub struct ConversationCounts {
     pub conversations: u64,
     /// Their messages; 0 of labelled texts.
     pub turns: u64,
+    /// Texts of theirs that are trained on, before any is left out; 0 of labelled texts.
+    #[serde(default)]
+    pub answers: u64,
     /// Their tokens in rows.
     pub tokens: u64,
     /// Those that are targets of the loss.
@@ -26,9 +29,10 @@ pub struct ConversationCounts {
 
 impl ConversationCounts {
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { conversations, turns, tokens, trained, cut, left_out } = other;
+        let Self { conversations, turns, answers, tokens, trained, cut, left_out } = other;
         self.conversations += conversations;
         self.turns += turns;
+        self.answers += answers;
         self.tokens += tokens;
         self.trained += trained;
         self.cut += cut;
@@ -50,7 +54,7 @@ impl ConversationCounts {
 /// `3 conversations of 9 turns (1 cut off, 0 left out), 120 tokens (55.0 % trained)`; `3 labelled texts (1 cut off, 0 left out), 120 tokens`
 impl fmt::Display for ConversationCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { conversations, turns, tokens, trained, cut, left_out } = *self;
+        let Self { conversations, turns, tokens, trained, cut, left_out, .. } = *self;
         if self.are_of_texts() {
             return write!(
                 f,

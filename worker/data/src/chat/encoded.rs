@@ -32,7 +32,7 @@ impl Chat {
             Conversation::Pair { prompt, completion } => self.pair(prompt, completion)?,
             Conversation::Messages(messages, extras) => {
                 let template = self.template.as_ref().ok_or("there is no chat template")?;
-                let chatted = Chatted { template: template.for_tools(extras)?, messages, extras };
+                let chatted = Chatted { template: template.of(messages, extras)?, messages, extras };
                 match self.train_on {
                     TrainOn::Assistant => chatted.of_assistant()?,
                     TrainOn::All => chatted.of_all()?,

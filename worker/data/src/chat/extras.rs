@@ -6,6 +6,7 @@ use minijinja::value::ValueKind;
 use super::message::{field, is_nothing, kind_of, marked};
 use super::numbers;
 use super::template::has_marks;
+use crate::records::repeated_key;
 
 const TOOLS: &str = "tools";
 const VARIABLES: &str = "chat_template_kwargs";
@@ -40,7 +41,6 @@ pub(crate) struct Extras {
 
 impl Extras {
     /// Their columns.
-    #[cfg(feature = "parquet")]
     pub(super) const COLUMNS: [&str; 2] = [TOOLS, VARIABLES];
 
     /// Reads the columns of a row.
@@ -90,8 +90,14 @@ impl Extras {
 fn tools(value: Value) -> Result<Option<Value>, String> {
     let value = match value.as_str() {
         Some(text) if text.trim().is_empty() => return Ok(None),
-        Some(text) => numbers::parse(text.as_bytes())
-            .map_err(|reason| format!("its tools are a text that is no JSON: {reason}"))?,
+        Some(text) => {
+            let read = numbers::parse(text.as_bytes());
+            let read = read.map_err(|reason| format!("its tools are a text that is no JSON: {reason}"))?;
+            match repeated_key(text.as_bytes()) {
+                Some(reason) => return Err(format!("in its tools, {reason}")),
+                None => read,
+            }
+        }
         None => value,
     };
     if is_nothing(&value) || value.len() == Some(0) {

@@ -57,6 +57,7 @@ impl HeldOutChat {
             too_long,
             length: 0,
             end,
+            around: 0,
         }))
     }
 

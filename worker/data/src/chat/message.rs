@@ -3,12 +3,16 @@
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::template::has_marks;
+use super::numbers;
+use super::template::{ChatTemplate, has_marks};
 
 /// Fields of a message that say whether it is trained on, and are no part of it for templates.
 const TRAINED: [&str; 4] = ["train", "training", "loss", "weight"];
 /// Names under which a message has its reasoning: transformers passes it under the first two, whichever it has.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+const REASONING: [&str; 3] = ["reasoning_content", THINKING, "reasoning"];
+const THINKING: &str = "thinking";
+/// Fields with calls of tools, today's and the earlier one.
+const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 /// The role whose messages are trained on.
 pub(super) const ASSISTANT: &str = "assistant";
 /// The role of a system text.
@@ -25,6 +29,8 @@ pub(crate) struct Message {
     pub(super) content: String,
     /// All fields for the template, in order.
     pub(super) fields: Vec<(String, Value)>,
+    /// Names under which they have its reasoning again.
+    copies: Vec<&'static str>,
     /// Whether it says so itself.
     pub(super) is_trained: Option<bool>,
 }
@@ -46,9 +52,15 @@ impl Message {
         }
         let is_share_gpt = is_nothing(&field(entry, "role")) && !is_nothing(&field(entry, "from"));
         let [role_name, content_name] = if is_share_gpt { ["from", "value"] } else { ["role", "content"] };
-        if is_nothing(&field(entry, content_name)) && !is_nothing(&field(entry, "tool_calls")) {
+        let content = field(entry, content_name);
+        if is_nothing(&content) && !is_nothing(&field(entry, "tool_calls")) {
             // Templates show an absent text in unlike ways.
             return Err(format!("it has `tool_calls` and no `{content_name}`: write an empty text, \"\""));
+        }
+        if content.kind() == ValueKind::Seq {
+            return Err(format!(
+                "its `{content_name}` is a list, and no text: join the texts of its parts; parts of other types are not read"
+            ));
         }
         let (role, content) = (text(entry, role_name)?, text(entry, content_name)?);
         let renamed = SHARE_GPT_ROLES.iter().find(|(name, _)| is_share_gpt && *name == role);
@@ -79,6 +91,7 @@ impl Message {
                 name if name == content_name => {
                     fields.push(("content".to_owned(), Value::from(content.as_str())))
                 }
+                "content" => return Err("it has `value` and `content`: leave one of them out".to_owned()),
                 "train_detail" => {
                     return Err(
                         "it has train_detail, which is not read: leave it out, or divide the message"
@@ -91,8 +104,27 @@ impl Message {
                 _ => fields.push((name.to_owned(), value)),
             }
         }
-        with_reasoning(&mut fields);
-        Ok(Self { role, content, fields, is_trained })
+        let copies = with_reasoning(&mut fields);
+        Ok(Self { role, content, fields, copies, is_trained })
+    }
+
+    /// Returns the name of its calls of tools; `None`: it has none.
+    pub(super) fn calls(&self) -> Option<&str> {
+        let filled =
+            self.fields.iter().filter(|(name, value)| CALLS.contains(&name.as_str()) && is_filled(value));
+        filled.map(|(name, _)| name.as_str()).next()
+    }
+
+    /// Returns the names of its filled fields that a template does not read.
+    pub(super) fn unread(&self, template: &ChatTemplate) -> impl Iterator<Item = &str> {
+        let is_own = |name: &str| name != "role" && name != "content" && !self.copies.contains(&name);
+        let filled = self.fields.iter().filter(move |(name, value)| is_own(name) && is_filled(value));
+        let is_read = |name: &str, value: &Value| {
+            let again = self.fields.iter().filter(|(_, other)| REASONING.contains(&name) && other == value);
+            let mut again = again.map(|(other, _)| other.as_str()).filter(|other| REASONING.contains(other));
+            template.names(name) || again.any(|other| template.names(other))
+        };
+        filled.filter(move |(name, value)| !is_read(name, value)).map(|(name, _)| name.as_str())
     }
 
     /// Returns it for a template.
@@ -101,17 +133,23 @@ impl Message {
     }
 }
 
-/// Passes reasoning under its standard name, and under `thinking`.
-fn with_reasoning(fields: &mut Vec<(String, Value)>) {
+/// Passes reasoning under its standard name, and under `thinking`. Returns the names added.
+fn with_reasoning(fields: &mut Vec<(String, Value)>) -> Vec<&'static str> {
     let found = REASONING.iter().find_map(|name| fields.iter().find(|(own, _)| own == name));
-    let Some((_, reasoning)) = found.cloned() else { return };
-    if !fields.iter().any(|(name, _)| name == "thinking") {
-        fields.insert(0, ("thinking".to_owned(), reasoning.clone()));
+    let Some((_, reasoning)) = found.cloned() else { return Vec::new() };
+    let mut added = Vec::new();
+    if !fields.iter().any(|(name, _)| name == THINKING) {
+        fields.insert(0, (THINKING.to_owned(), reasoning.clone()));
+        added.push(THINKING);
     }
     match fields.iter_mut().find(|(name, _)| name == REASONING[0]) {
         Some((_, own)) => *own = reasoning,
-        None => fields.push((REASONING[0].to_owned(), reasoning)),
+        None => {
+            fields.push((REASONING[0].to_owned(), reasoning));
+            added.push(REASONING[0]);
+        }
     }
+    added
 }
 
 /// Returns whether a message says that it is trained on: `train`, `training` or `loss` (of ms-swift) of a boolean, or any of them of 0 or 1.
@@ -166,6 +204,11 @@ pub(super) fn is_nothing(value: &Value) -> bool {
     value.is_none() || value.is_undefined()
 }
 
+/// Whether a value is more than null, an empty text, list or object.
+pub(super) fn is_filled(value: &Value) -> bool {
+    !is_nothing(value) && value.len() != Some(0)
+}
+
 pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value.kind() {
         ValueKind::Undefined => "missing",
@@ -174,6 +217,7 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
         ValueKind::Number => "a number",
         ValueKind::String => "a text",
         ValueKind::Seq | ValueKind::Iterable => "a list",
+        _ if numbers::shown(value).is_some() => "a number",
         _ => "an object",
     }
 }

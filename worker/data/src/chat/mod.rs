@@ -36,15 +36,16 @@ pub use self::held_out::{HeldOutChat, HeldOutConversation};
 pub(crate) use self::message::{field, kind_of};
 #[cfg(feature = "parquet")]
 pub(crate) use self::numbers::of_float;
-pub(crate) use self::numbers::parse as parse_json;
+pub(crate) use self::numbers::{parse as parse_json, written};
 pub use self::rows::{PAD, START, TOKEN_MASK, TRAINED};
 pub(crate) use self::rows::{Packed, VOCABULARY_MAX, row_bytes};
 pub(crate) use self::table::RowReader;
 use self::template::ChatTemplate;
+use super::notes::{Note, Notes};
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]
@@ -61,6 +62,8 @@ pub(crate) struct Chat {
     length: u32,
     /// Text after a pair of texts; `None`: unknown.
     end: Option<String>,
+    /// Special tokens that the tokenizer's file puts around a text, and pairs of texts lack.
+    around: usize,
 }
 
 impl Chat {
@@ -102,7 +105,28 @@ impl Chat {
             too_long: settings.too_long,
             length: config.sequence_length,
             end,
+            around: tokenizer.tokens_around(),
         }))
+    }
+
+    /// Returns the notes on conversations.
+    pub(crate) fn notes_on<'a>(&self, conversations: impl Iterator<Item = &'a Conversation>) -> Notes {
+        let mut notes = Notes::default();
+        for conversation in conversations {
+            match (conversation, &self.template) {
+                (Conversation::Pair { .. }, _) => {
+                    notes.note(Note::BarePairs, u64::from(self.around > 0), String::new);
+                }
+                (Conversation::Messages(messages, extras), Some(template)) => {
+                    // Others are bad records.
+                    let Ok(template) = template.of(messages, extras) else { continue };
+                    let unread = messages.iter().flat_map(|message| message.unread(template));
+                    unread.for_each(|name| notes.name(Note::UnreadKeys, name));
+                }
+                (Conversation::Messages(..), None) => {}
+            }
+        }
+        notes
     }
 
     /// Returns the settings of rows of 16 tokens, with a short template.
@@ -118,6 +142,7 @@ impl Chat {
             too_long: TooLong::Cut,
             length: 15,
             end: Some("\n".to_owned()),
+            around: 0,
         }
     }
 
@@ -140,7 +165,8 @@ impl Chat {
 /// Shows all of it: it is part of the recipe's hash.
 impl fmt::Display for Chat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, column, template, train_on, packing, too_long, length, end } = self;
+        // The tokenizer has the tokens around a text.
+        let Self { kind, column, template, train_on, packing, too_long, length, end, around: _ } = self;
         let kind = kind.map_or("by their columns", ConversationKind::name);
         let template = template.as_ref().map(|template| template.hash().to_hex().to_string());
         write!(

@@ -59,7 +59,7 @@ pub(super) fn shown(value: &Value) -> Option<String> {
 }
 
 /// Returns a number as Python's `json.dumps` writes it; `None`: it is no number.
-pub(super) fn written(value: &Value) -> Option<String> {
+pub(crate) fn written(value: &Value) -> Option<String> {
     let shown = shown(value)?;
     let named = NAMED.iter().find(|(_, name)| *name == shown);
     Some(named.map_or(shown, |(written, _)| (*written).to_owned()))

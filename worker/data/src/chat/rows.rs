@@ -40,7 +40,7 @@ pub(crate) struct Packed {
     pub(crate) unknown: u64,
     /// The class of each labelled text.
     pub(crate) classes: Vec<u32>,
-    /// Odd ones among labelled texts.
+    /// Odd ones among answers or labelled texts.
     pub(crate) odd: OddTexts,
 }
 
@@ -59,7 +59,13 @@ impl Chat {
         for (at, conversation) in conversations.enumerate() {
             goes_on()?;
             match self.encode(conversation, tokenizer) {
-                Ok(encoded) => all.extend(self.fitted(encoded, &mut packed.counts)),
+                Ok(encoded) => {
+                    for answer in conversation.answers(self.train_on) {
+                        packed.counts.answers += 1;
+                        packed.odd.see_answer(answer);
+                    }
+                    all.extend(self.fitted(encoded, &mut packed.counts));
+                }
                 Err(reason) => packed.bad.push((at, reason)),
             }
         }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use longhaul_common::config::ConversationKind;
 use minijinja::Value;
 
-#[cfg(feature = "parquet")]
-use super::conversation::is_beside;
+use super::conversation::{LABEL, is_beside};
+use super::message::{field, is_filled};
 use super::{Chat, Conversation};
 use crate::DataError;
+use crate::notes::{Note, Notes};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
@@ -20,11 +21,15 @@ pub(crate) struct RowReader {
     chat: Chat,
     /// Known with the first row.
     kind: Option<ConversationKind>,
+    /// Columns of a table that are not read.
+    unread: Vec<String>,
+    notes: Notes,
 }
 
 impl RowReader {
     pub(crate) fn new(chat: &Chat, path: &Path) -> Self {
-        Self { path: path.to_owned(), chat: chat.clone(), kind: None }
+        let (unread, notes) = (Vec::new(), Notes::default());
+        Self { path: path.to_owned(), chat: chat.clone(), kind: None, unread, notes }
     }
 
     /// Learns the columns of a table, and returns the indices of those to be read.
@@ -34,12 +39,6 @@ impl RowReader {
     #[cfg(feature = "parquet")]
     pub(crate) fn columns(&mut self, columns: &[&str]) -> Result<Vec<usize>, DataError> {
         let kind = self.learn(columns)?;
-        let list = self.chat.column.as_deref();
-        let is_of_form = |name: &str| match list {
-            Some(list) => name == list,
-            None => kind.columns().contains(&name),
-        };
-        let is_read = |name: &str| is_of_form(name) || is_beside(name);
         for wanted in self.wanted(kind) {
             match columns.iter().filter(|name| **name == wanted).count() {
                 1 => {}
@@ -49,7 +48,10 @@ impl RowReader {
                 }
             }
         }
-        Ok((0..columns.len()).filter(|at| is_read(columns[*at])).collect())
+        let is_read = |at: &usize| self.is_of_form(columns[*at], kind) || is_beside(columns[*at], kind);
+        let (read, unread): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(is_read);
+        self.unread = unread.into_iter().map(|at| columns[at].to_owned()).collect();
+        Ok(read)
     }
 
     /// Reads a row, an object; returns a conversation, or the reason why it is none.
@@ -64,7 +66,27 @@ impl RowReader {
             let told = || format!("it has no field `{missing}`; {}", named(&columns));
             return Ok(Err(of_a_message(&columns).unwrap_or_else(told)));
         }
-        Ok(Conversation::read(row, kind, self.chat.column.as_deref()))
+        let read = Conversation::read(row, kind, self.chat.column.as_deref());
+        if read.is_ok() {
+            let is_unread = |name: &&str| {
+                // Another label than that of preference data.
+                let is_beside = is_beside(name, kind) && *name != LABEL;
+                !self.is_of_form(name, kind) && !is_beside && is_filled(&field(row, name))
+            };
+            let unread: Vec<&str> = columns.into_iter().filter(is_unread).collect();
+            let all = unread.into_iter().chain(self.unread.iter().map(String::as_str));
+            all.for_each(|name| self.notes.name(Note::UnreadColumns, name));
+        }
+        Ok(read)
+    }
+
+    /// Takes the notes on the rows since the last call.
+    pub(crate) fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
+    }
+
+    fn is_of_form(&self, name: &str, kind: ConversationKind) -> bool {
+        self.wanted(kind).any(|wanted| wanted == name)
     }
 
     fn wanted(&self, kind: ConversationKind) -> impl Iterator<Item = &str> {

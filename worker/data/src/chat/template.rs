@@ -33,6 +33,8 @@ pub(super) struct ChatTemplate {
     prompts: bool,
     /// Names that it reads and does not set, in order.
     undeclared: BTreeSet<String>,
+    /// All words of its text.
+    words: BTreeSet<String>,
     uses_clock: bool,
     /// The tokenizer's own template for conversations with tools.
     for_tools: Option<Box<Self>>,
@@ -98,6 +100,7 @@ impl ChatTemplate {
             has_generation,
             prompts: source.contains("add_generation_prompt"),
             undeclared: undeclared.into_iter().collect(),
+            words: words(source).map(str::to_owned).collect(),
             uses_clock: source.contains("strftime_now"),
             for_tools: None,
             hash,
@@ -114,15 +117,27 @@ impl ChatTemplate {
     /// Returns the template for a conversation.
     ///
     /// # Errors
-    /// It has tools, and the template does not read them.
-    pub(super) fn for_tools(&self, extras: &Extras) -> Result<&Self, &'static str> {
-        if extras.tools().is_none() {
-            return Ok(self);
+    /// It has tools or calls of them, and the template does not read them.
+    pub(super) fn of(&self, messages: &[Message], extras: &Extras) -> Result<&Self, String> {
+        let refused = |name: &str| {
+            Err(format!(
+                "it has {name}, and the chat template does not read `{name}`: name one that does in data.conversations.chat_template, or leave the conversation out"
+            ))
+        };
+        let template = match extras.tools() {
+            None => self,
+            Some(_) => self.for_tools.as_deref().unwrap_or(self),
+        };
+        if extras.tools().is_some() && !template.undeclared.contains("tools") {
+            return refused("tools");
         }
-        let template = self.for_tools.as_deref().unwrap_or(self);
-        template.undeclared.contains("tools").then_some(template).ok_or(
-            "it has tools, and the chat template does not read `tools`: name one that does in data.conversations.chat_template, or leave the conversation out",
-        )
+        let mut calls = messages.iter().filter_map(Message::calls);
+        calls.find(|name| !template.names(name)).map_or(Ok(template), refused)
+    }
+
+    /// Whether its text has this name, or each word of it.
+    pub(super) fn names(&self, name: &str) -> bool {
+        words(name).all(|word| self.words.contains(word))
     }
 
     /// Returns the names that it reads and does not set.
@@ -177,6 +192,11 @@ impl ChatTemplate {
         let remedy = if date { ": it asks for the date: say data.conversations.date" } else { "" };
         format!("{shown}{remedy}")
     }
+}
+
+/// Returns the words of a text that may be names.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|one: char| !one.is_alphanumeric() && one != '_').filter(|word| !word.is_empty())
 }
 
 /// Whether a text has a character that marks generated text.

@@ -11,7 +11,7 @@ use super::label::called;
 use super::{LabelledText, Labelling};
 #[cfg(feature = "parquet")]
 use crate::DataError;
-use crate::chat::{field, kind_of};
+use crate::chat::{field, kind_of, written};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
@@ -95,7 +95,7 @@ impl LabelledReader {
             None => Err(format!(
                 "its {} is {}{}, and no class: its name, or its whole number from 0, is wanted",
                 called(&self.labelling.label),
-                if label.kind() == ValueKind::Number { label.to_string() } else { kind_of(label).to_owned() },
+                written(label).unwrap_or_else(|| kind_of(label).to_owned()),
                 self.others(row, label)
             )),
         }

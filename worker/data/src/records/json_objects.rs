@@ -6,9 +6,10 @@ use minijinja::value::ValueKind;
 use super::input::Input;
 use super::objects::Objects;
 use super::record_reader::RecordReader;
-use super::{Record, Records};
+use super::{Record, Records, repeated_key};
 use crate::DataError;
 use crate::chat::parse_json;
+use crate::notes::Notes;
 
 /// The rows of a file.
 pub(super) struct JsonObjects {
@@ -26,10 +27,13 @@ impl JsonObjects {
 impl Records for JsonObjects {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         let Some(bytes) = self.objects.next()? else { return Ok(None) };
-        let row: Result<Value, _> = parse_json(bytes);
+        let (row, repeated): (Result<Value, _>, _) = (parse_json(bytes), repeated_key(bytes));
         let place = self.objects.place();
         let row = match row {
-            Ok(row) if row.kind() == ValueKind::Map => row,
+            Ok(row) if row.kind() == ValueKind::Map => match repeated {
+                Some(reason) => return Ok(Some(Record::bad(format!("{place}: {reason}")))),
+                None => row,
+            },
             Ok(row) if self.objects.are_lines() && row.kind() == ValueKind::Seq => {
                 return Err(self.objects.several());
             }
@@ -48,5 +52,9 @@ impl Records for JsonObjects {
 
     fn content_bytes(&self) -> u64 {
         self.objects.position().content_bytes()
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        self.rows.take_notes()
     }
 }

@@ -7,6 +7,7 @@ use minijinja::Value;
 use super::{Record, faults};
 use crate::chat;
 use crate::labelled::LabelledReader;
+use crate::notes::Notes;
 use crate::{DataError, Recipe};
 
 /// Reads the rows of a file.
@@ -70,5 +71,13 @@ impl RecordReader {
             }),
         };
         Ok(record.unwrap_or_else(|reason| Record::bad(format!("{place}: {reason}"))))
+    }
+
+    /// Takes the notes on the rows since the last call.
+    pub(super) fn take_notes(&mut self) -> Notes {
+        match self {
+            Self::Conversations(reader) => reader.take_notes(),
+            Self::Labelled(_) => Notes::default(),
+        }
     }
 }

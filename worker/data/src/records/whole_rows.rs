@@ -13,8 +13,8 @@ use super::content;
 use super::input::{Input, MARK, Told};
 use super::json_lines::parse;
 use super::objects::Objects;
-use super::tables;
 use super::watched::{Watch, Watched};
+use super::{repeated_key, tables};
 use crate::DataError;
 
 /// A row, by the names of its columns.
@@ -112,11 +112,14 @@ impl Iterator for JsonRows {
             return None;
         }
         let row = match self.objects.next() {
-            Ok(bytes) => match parse::<Value>(bytes?) {
-                Ok(Value::Object(row)) => Ok(row),
-                Ok(_) => Err("it is no JSON object".to_owned()),
-                Err(error) => Err(format!("it is no JSON: {error}")),
-            },
+            Ok(bytes) => {
+                let bytes = bytes?;
+                match parse::<Value>(bytes) {
+                    Ok(Value::Object(row)) => repeated_key(bytes).map_or(Ok(row), Err),
+                    Ok(_) => Err("it is no JSON object".to_owned()),
+                    Err(error) => Err(format!("it is no JSON: {error}")),
+                }
+            }
             Err(error) => {
                 self.has_failed = true;
                 return Some(Err(error));

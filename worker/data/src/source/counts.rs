@@ -57,7 +57,9 @@ impl Source {
         size.same = SameContent::of(self.contents());
         size.marks = ByteOrderMarks(counts.byte_order_marks);
         size.carriage_returns = CarriageReturns(counts.carriage_returns);
-        size.odd = counts.odd.among(size.records, is_text);
+        let is_chat = matches!(&self.made, Made::FromFiles { recipe, .. } if recipe.chat.is_some());
+        let texts = if is_chat { size.conversations.answers } else { size.records };
+        size.odd = counts.odd.among(texts, is_text);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
             let are_rows = recipe.chat.is_some() || recipe.labelling.is_some();
             let all = if are_rows { size.conversations.tokens } else { size.items };

@@ -102,6 +102,12 @@ fn wrong_rows_are_counted_and_named_with_the_cause() {
             &["1 row of 2 is not", "element 2: it is no JSON object"],
         ),
         (
+            "a.json",
+            format!("[{piqa}1}}, {piqa}0,\"label\":1}}]"),
+            None,
+            &["1 row of 2 is not", "element 2: it has `label` twice"],
+        ),
+        (
             "a.jsonl",
             r#"{"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "C"}"#
                 .to_owned(),
@@ -252,6 +258,8 @@ fn texts_are_the_whole_file_or_one_a_row() {
     let message =
         read("a.jsonl", r#"{"messages": [{"role": "nobody", "content": "abc"}]}"#, "text").unwrap_err();
     assert!(message.contains("line 1: message 1 of `messages`: its role is \"nobody\""), "{message}");
+    let message = read("a.jsonl", "{\"text\": \"a\", \"text\": \"b\"}", "text").unwrap_err();
+    assert!(message.contains("line 1: it has `text` twice: leave one of them out"), "{message}");
     let lines = "{\"text\": \"a\"}\n{\"text\": null}\n{\"body\": \"b\"}\n";
     let message = read("a.jsonl", lines, "text").unwrap_err();
     for cause in [

@@ -79,6 +79,59 @@ fn a_file_with_something_else_than_one_array_is_refused_with_the_place() {
     assert_eq!(one_bad.unwrap().len(), 2);
 }
 
+#[test]
+fn a_record_with_a_repeated_key_is_bad_and_names_it() {
+    let folder = Folder::new();
+    let [one, two] = [1, 2].map(one_of);
+    for (record, key) in [
+        (one.replace("\"content\":\"1\"", "\"content\":\"1\",\"content\":\"c\""), "content"),
+        (one.replace("\"role\":\"user\"", "\"role\":\"system\",\"role\":\"user\""), "role"),
+        (one.replace("{\"messages\"", "{\"messages\":[],\"messages\""), "messages"),
+        (r#"{"prompt":"a","completion":"b","n":NaN,"completion":"c"}"#.to_owned(), "completion"),
+    ] {
+        let told = format!("1: it has `{key}` twice: leave one of them out");
+        for (name, content) in
+            [("a.jsonl", format!("{record}\n{two}")), ("a.json", format!("[{record},{two}]"))]
+        {
+            let refused = opened(&folder, name, &content, "").unwrap_err();
+            assert!(refused.contains(&told), "{refused}");
+            assert_eq!(opened(&folder, name, &content, "bad_records_max = 1").unwrap(), ["<u>qq.<a>[2."]);
+        }
+    }
+}
+
+#[test]
+fn peculiarities_of_conversations_are_counted_and_stay_with_the_prepared_data() {
+    let folder = Folder::new();
+    let record = |at: usize, answer: &str| {
+        let call = if at == 6 { r#","refusal":"x""# } else { "" };
+        format!(
+            r#"{{"id":{at},"messages":[{{"role":"user","content":""}},{{"role":"assistant","content":"{answer}"{call}}}]}}"#
+        )
+    };
+    let answers = ["a", "", "nan", " NULL ", "7", "le cafÃ© noir", "b"];
+    let all: Vec<String> = answers.iter().enumerate().map(|(at, answer)| record(at, answer)).collect();
+    folder.write("a.jsonl", all.join("\n"));
+    let of_turns = lines(&folder, "{ path = \"a.jsonl\" }", 60, "");
+    let pairs = answers.map(|answer| format!(r#"{{"prompt":"q","completion":"{answer}","id":7}}"#));
+    folder.write("b.jsonl", pairs.join("\n"));
+    let of_pairs = lines(&folder, "{ path = \"b.jsonl\" }", 60, "separator = \"\\n\"");
+    let keys = "; message keys that the chat template does not read: `refusal` (1 message)";
+    for (lines, keys) in [(&of_turns, keys), (&of_pairs, "")] {
+        // From the file, then from the prepared data.
+        for _ in 0..2 {
+            let size = folder.open(lines).unwrap().sources().remove(0).size;
+            let odd = "of 7 texts, 1 is blank, 2 are words for a missing value (such as `nan` or `null`), 1 is decoded twice (the first: `cafÃ©`): ";
+            assert!(size.odd.to_string().starts_with(odd) && size.odd.are_many(), "{}", size.odd);
+            let told = format!("columns that are not read: `id` (7 records){keys}");
+            assert_eq!(size.notes.to_string(), told);
+        }
+    }
+    let all = of_turns.replace("{ chat_template", "{ train_on = \"all\", chat_template");
+    let odd = folder.open(&all).unwrap().sources().remove(0).size.odd.to_string();
+    assert!(odd.starts_with("of 14 texts, 8 are blank, 2 are words"), "{odd}");
+}
+
 /// By transformers 5.24: `AutoTokenizer.from_pretrained(…).special_tokens_map` of the same files.
 #[cfg(feature = "tokenizers")]
 #[test]

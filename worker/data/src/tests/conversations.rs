@@ -186,8 +186,15 @@ fn conversations_that_a_template_refuses_are_bad_records_with_their_places() {
     let data = folder.open(&lines(2)).unwrap();
     let size = &data.sources()[0].size;
     assert_eq!((size.records, size.bad.count), (2, 2));
-    let expected =
-        ConversationCounts { conversations: 2, turns: 4, tokens: 21, trained: 4, cut: 0, left_out: 0 };
+    let expected = ConversationCounts {
+        conversations: 2,
+        turns: 4,
+        answers: 2,
+        tokens: 21,
+        trained: 4,
+        cut: 0,
+        left_out: 0,
+    };
     assert_eq!(size.conversations, expected);
     let batch = data.batch([0], 1).unwrap();
     let micro = batch.micro_batches(1).next().unwrap();

@@ -140,6 +140,18 @@ fn a_bad_label_or_text_is_told_with_its_place_and_counted() {
         ),
         ("a.jsonl", "{\"text\":\"a\",\"label\":null}\n", "line 1: its `label` is null, and no class"),
         ("a.jsonl", "{\"text\":\"a\",\"label\":0.5}\n", "line 1: its `label` is 0.5, and no class"),
+        ("a.jsonl", "{\"text\":\"a\",\"label\":NaN}\n", "line 1: its `label` is NaN, and no class"),
+        (
+            "a.jsonl",
+            "{\"text\":\"a\",\"label\":18446744073709551617}\n",
+            "line 1: its `label` is 18446744073709551617, and no class",
+        ),
+        (
+            "a.jsonl",
+            "{\"text\":\"a\",\"label\":0,\"label\":1}\n",
+            "line 1: it has `label` twice: leave one of them out",
+        ),
+        ("a.json", "[{\"text\":\"a\",\"text\":\"b\",\"label\":0}]", "element 1: it has `text` twice"),
         ("a.jsonl", "{\"text\":\"a\",\"label\":[1]}\n", "line 1: its `label` is a list, and no class"),
         ("a.jsonl", "{\"text\":7,\"label\":1}\n", "line 1: its `text` is a number, and no text"),
         (

@@ -100,6 +100,11 @@ fn files_with_the_content_of_others_are_told() {
         let told = same.to_string();
         assert!(told.contains("c (1).txt of") && told.ends_with("a.txt)"), "{told}");
     }
+    assert_eq!(open().copies().count(), 0);
+    let sources = "[{ path = \"a.txt\" }, { path = \"b.txt\" }, { path = \"c (1).txt\" }]";
+    let told = folder.open(&format!("{LINES}\nsources = {sources}")).unwrap().copies().to_string();
+    let start = "1 file is a copy of another, and read all the same (";
+    assert!(told.starts_with(start) && told.ends_with("a.txt)"), "{told}");
 }
 
 #[cfg(feature = "images")]

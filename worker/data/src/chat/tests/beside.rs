@@ -68,6 +68,120 @@ fn media_and_other_columns_that_are_not_read_are_bad_records() {
 }
 
 #[test]
+fn preference_data_is_told_in_each_form() {
+    let lists = format!(r#""prompt":{TURNS},"completion":{TURNS}"#);
+    let (pair, messages) = (r#""prompt":"a","completion":"b""#, format!(r#""messages":{TURNS}"#));
+    for (row, told) in [
+        (format!(r#"{pair},"rejected":"c""#), "it has rejected, as preference data"),
+        (format!(r#"{messages},"rejected":[{{"role":"assistant","content":"c"}}]"#), "it has rejected, as"),
+        (format!(r#"{pair},"label":false"#), "its label is a boolean, as in preference data (KTO)"),
+        (format!(r#"{lists},"label":true"#), "its label is a boolean"),
+        (format!(r#"{pair},"label":1,"rejected":null"#), ""),
+        (format!(r#"{messages},"label":true,"rejected":[]"#), ""),
+    ] {
+        let reason = read(&with(CHATML), &format!("{{{row}}}")).err().unwrap_or_default();
+        assert!(reason.starts_with(told) && reason.is_empty() == told.is_empty(), "{row}: {reason}");
+    }
+}
+
+#[test]
+fn columns_that_are_not_read_are_counted_by_name() {
+    let mut reader = RowReader::new(&with(CHATML), Path::new("a"));
+    for beside in [
+        r#""id":1,"system":"s","tools":[],"label":true"#,
+        r#""id":"","weight":0.0,"instruction":"i","input":"j""#,
+        r#""id":[2],"history":["h"]"#,
+        r#""id":0,"chat_template_kwargs":{"a":1},"images":[]"#,
+    ] {
+        _ = reader.read(&value(&format!(r#"{{"messages":{TURNS},{beside}}}"#))).unwrap();
+    }
+    let told = "columns that are not read: `id` (2 records), `input` (1 record), `instruction` (1 record), `label` (1 record), `weight` (1 record)";
+    assert_eq!(reader.take_notes().to_string(), told);
+    assert!(reader.take_notes().are_none());
+    for (row, told) in [
+        (r#"{"instruction":"a","input":"i","output":"b","system_prompt":"s"}"#, "`system_prompt` (1 record)"),
+        (
+            r#"{"prompt":"a","completion":"b","label":1,"input":"i"}"#,
+            "`input` (1 record), `label` (1 record)",
+        ),
+        (r#"{"prompt":"a","completion":"b"}"#, ""),
+    ] {
+        let mut reader = RowReader::new(&with(CHATML), Path::new("a"));
+        reader.read(&value(row)).unwrap().unwrap();
+        let notes = reader.take_notes().to_string();
+        assert!(notes.ends_with(told) && notes.is_empty() == told.is_empty(), "{notes}");
+    }
+}
+
+#[test]
+fn calls_that_a_template_does_not_read_are_bad_records() {
+    let row = |message: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"assistant","content":"b",{message}}}]}}"#
+        )
+    };
+    let reads = with(&CHATML.replace("m.content", "m.content ~ (m.tool_calls|length if m.tool_calls)"));
+    for (message, name) in [
+        (r#""tool_calls":[{"name":"f"}]"#, "tool_calls"),
+        (r#""function_call":{"name":"f"}"#, "function_call"),
+    ] {
+        let reason = rendered(&with(CHATML), &row(message)).unwrap_err();
+        let told = format!(
+            "it has {name}, and the chat template does not read `{name}`: name one that does in data.conv"
+        );
+        assert!(reason.starts_with(&told), "{reason}");
+        assert_eq!(rendered(&reads, &row(message)).is_ok(), name == "tool_calls");
+    }
+    assert_eq!(
+        rendered(&reads, &row(r#""tool_calls":[{"name":"f"}]"#)).unwrap(),
+        "<user>a</><assistant>b1</>"
+    );
+    assert_eq!(
+        rendered(&with(CHATML), &row(r#""tool_calls":[],"function_call":null"#)).unwrap(),
+        "<user>a</><assistant>b</>"
+    );
+}
+
+#[test]
+fn message_keys_that_a_template_does_not_read_are_counted_by_name() {
+    let thinks = CHATML.replace("{{ m.content }}", "{{ m.thinking }}{{ m.content }}");
+    let own = |key: &str| format!("`{key}` (2 messages)");
+    for (template, keys, expected) in [
+        (
+            CHATML,
+            r#""name":"n","weight":1,"reasoning_content":"r""#,
+            vec![own("name"), own("reasoning_content")],
+        ),
+        (CHATML, r#""thinking":"r","refusal":null,"images":[],"audio":{},"x y":"""#, vec![own("thinking")]),
+        (CHATML, r#""reasoning":"r","x y":7"#, vec![own("reasoning"), own("x y")]),
+        (&thinks, r#""reasoning_content":"r","refusal":"f""#, vec![own("refusal")]),
+        (&thinks, r#""reasoning":"r""#, vec![]),
+        (&thinks, r#""reasoning_content":"r","thinking":"s""#, vec![own("reasoning_content")]),
+    ] {
+        let (user, answer) =
+            (r#"{"role":"user","content":"a"}"#, format!(r#"{{"role":"assistant","content":"b",{keys}}}"#));
+        let row = format!(r#"{{"messages":[{user},{answer},{user},{answer}]}}"#);
+        let chat = with(template);
+        let notes = chat.notes_on([read(&chat, &row).unwrap()].iter()).to_string();
+        let told = "message keys that the chat template does not read: ";
+        let expected =
+            if expected.is_empty() { String::new() } else { format!("{told}{}", expected.join(", ")) };
+        assert_eq!(notes, expected, "{keys}");
+    }
+}
+
+#[test]
+fn pairs_without_the_tokens_around_a_text_are_counted() {
+    let [pair, turns] =
+        [r#"{"prompt":"a","completion":"b"}"#.to_owned(), format!(r#"{{"messages":{TURNS}}}"#)];
+    for (around, row, told) in [(1, &pair, "1 pair of texts gets none"), (0, &pair, ""), (1, &turns, "")] {
+        let chat = Chat { around, ..with(CHATML) };
+        let notes = chat.notes_on([read(&chat, row).unwrap()].iter()).to_string();
+        assert!(notes.starts_with(told) && notes.is_empty() == told.is_empty(), "{notes}");
+    }
+}
+
+#[test]
 fn tools_and_variables_that_cannot_be_passed_are_bad_records() {
     let reads = with(&format!("{{{{ tools|length if tools }}}}{CHATML}"));
     for (row, words) in [
@@ -75,6 +189,7 @@ fn tools_and_variables_that_cannot_be_passed_are_bad_records() {
         (r#""tools":"find""#, "its tools are a text that is no JSON: "),
         (r#""tools":"{}1""#, "its tools are a text that is no JSON: "),
         (r#""tools":[{},"f"]"#, "tool 2 of its tools is a text, and no object"),
+        (r#""tools":"[{\"a\":1,\"a\":2}]""#, "in its tools, it has `a` twice"),
         (r#""tools":"[[]]""#, "tool 1 of its tools is a list, and no object"),
         (r#""tools":[{"a":"\ufdd0"}]"#, "its `tools` has U+FDD0"),
         (r#""chat_template_kwargs":"{}""#, "its chat_template_kwargs are a text, and no object"),

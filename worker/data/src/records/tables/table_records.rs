@@ -16,6 +16,7 @@ use super::class_names;
 use super::columns::{Batches, arrow_batches, guarded, malformed, parquet_batches};
 use super::table_file::TableFile;
 use crate::chat::of_float;
+use crate::notes::Notes;
 use crate::records::known::shown;
 use crate::records::record_reader::RecordReader;
 use crate::records::{Record, Records};
@@ -79,6 +80,10 @@ impl Records for TableRecords {
         // Readers seek in such a file: the progress follows its rows.
         let share = self.count.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
         (self.table.size as f64 * share.min(1.0)) as u64
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        self.reader.take_notes()
     }
 }
 
