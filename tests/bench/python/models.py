@@ -29,9 +29,12 @@ if rank:
     import peft
 
 began = time.perf_counter()
-is_encoder = AutoConfig.from_pretrained(folder).model_type in ("bert", "roberta", "electra")
+family = AutoConfig.from_pretrained(folder).model_type
+is_encoder = family in ("bert", "roberta", "electra")
+# transformers has no other for Gemma 2, whose scores are capped.
+attention = "eager" if family == "gemma2" else "sdpa"
 kind = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
-model = kind.from_pretrained(folder, dtype=torch.bfloat16 if rank and precision == "bf16" else torch.float32, attn_implementation="sdpa")
+model = kind.from_pretrained(folder, dtype=torch.bfloat16 if rank and precision == "bf16" else torch.float32, attn_implementation=attention)
 if rank:
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear")
     model = peft.get_peft_model(model, config)
