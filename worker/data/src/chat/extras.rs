@@ -6,7 +6,7 @@ use minijinja::value::ValueKind;
 use super::message::{field, is_nothing, kind_of, marked};
 use super::numbers;
 use super::template::has_marks;
-use crate::records::repeated_key;
+use crate::repeated::repeated_key;
 
 const TOOLS: &str = "tools";
 const VARIABLES: &str = "chat_template_kwargs";

@@ -2,9 +2,10 @@
 
 use serde_json::{Number, Value};
 
-use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
+use super::json_lines::{Object, TOO_DEEP};
 use super::known::{listed, shown as shown_name};
 use super::seen::Seen;
+use crate::json::{is_too_deep, parse};
 
 /// The field that means the `.cls`.
 const CLS: &str = "cls";

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::PathBuf;
 
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::encoding::NotUtf8;
@@ -15,15 +15,11 @@ use super::known::shown;
 use super::remedies::Remedies;
 use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
+use crate::json::{is_too_deep, parse};
 use crate::{DataError, Recipe};
 
 /// Message for JSON nested more deeply than the parser's stack permits.
 pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 levels is read";
-
-/// Whether nesting is the reason; the parser has no error kind for it.
-pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
-    error.to_string().starts_with("recursion limit exceeded")
-}
 
 /// Upper bound of bytes to examine after an incomplete first line: some lines of most files.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
@@ -293,63 +289,6 @@ impl<'de> Deserialize<'de> for Object {
         }
         deserializer.deserialize_map(Fields)
     }
-}
-
-/// Parses JSON (RFC 8259), with Python's `NaN`, `Infinity` and `-Infinity` and numbers beyond doubles (`1e999`) as null: no text is one.
-pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(line).or_else(|error| match without_other_numbers(line) {
-        Some(plain) => {
-            serde_json::from_slice(&plain).map_err(|other| if is_too_deep(&other) { other } else { error })
-        }
-        None => Err(error),
-    })
-}
-
-/// Returns the line with null in place of such numbers; `None`: it has none.
-fn without_other_numbers(line: &[u8]) -> Option<Vec<u8>> {
-    const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    let (mut plain, mut at, mut is_quoted, mut found) = (Vec::with_capacity(line.len()), 0, false, false);
-    while let Some(&byte) = line.get(at) {
-        let number = NUMBERS.iter().find(|number| !is_quoted && line[at..].starts_with(number));
-        let digits = if is_quoted { 0 } else { number_at(&line[at..]) };
-        if let Some(number) = number {
-            plain.extend_from_slice(b"null");
-            (at, found) = (at + number.len(), true);
-            continue;
-        }
-        if digits > 0 {
-            let number = &line[at..at + digits];
-            let is_beyond = is_beyond_a_double(number);
-            plain.extend_from_slice(if is_beyond { b"null" } else { number });
-            (at, found) = (at + digits, found || is_beyond);
-            continue;
-        }
-        plain.push(byte);
-        at += 1;
-        match byte {
-            b'"' => is_quoted = !is_quoted,
-            b'\\' if is_quoted => {
-                plain.extend(line.get(at));
-                at += 1;
-            }
-            _ => {}
-        }
-    }
-    found.then_some(plain)
-}
-
-/// Returns the length of a number at the start.
-fn number_at(rest: &[u8]) -> usize {
-    let is_of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-    match rest.first() {
-        Some(b'0'..=b'9' | b'-') => rest.iter().take_while(is_of_number).count(),
-        _ => 0,
-    }
-}
-
-/// Whether it is a JSON number, refused only for its size.
-fn is_beyond_a_double(number: &[u8]) -> bool {
-    serde_json::from_slice::<IgnoredAny>(number).is_ok() && serde_json::from_slice::<f64>(number).is_err()
 }
 
 impl Records for JsonLines {

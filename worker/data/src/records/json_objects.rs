@@ -6,10 +6,11 @@ use minijinja::value::ValueKind;
 use super::input::Input;
 use super::objects::Objects;
 use super::record_reader::RecordReader;
-use super::{Record, Records, repeated_key};
+use super::{Record, Records};
 use crate::DataError;
 use crate::chat::parse_json;
 use crate::notes::Notes;
+use crate::repeated::repeated_key;
 
 /// The rows of a file.
 pub(super) struct JsonObjects {

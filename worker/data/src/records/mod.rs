@@ -32,7 +32,6 @@ mod pickles;
 mod prose;
 mod record_reader;
 mod remedies;
-mod repeated;
 mod rows;
 mod seen;
 #[cfg(feature = "parquet")]
@@ -63,7 +62,6 @@ use self::json_lines::JsonLines;
 use self::json_objects::JsonObjects;
 pub(super) use self::kinds::by_name;
 use self::record_reader::RecordReader;
-pub(super) use self::repeated::repeated_key;
 use self::text::TextChunks;
 pub(super) use self::text_names::is_source_code;
 use self::tokens::Tokens;

@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 
 use super::content;
 use super::input::{Input, MARK, Told};
-use super::json_lines::parse;
 use super::objects::Objects;
+use super::tables;
 use super::watched::{Watch, Watched};
-use super::{repeated_key, tables};
 use crate::DataError;
+use crate::json::parse;
+use crate::repeated::repeated_key;
 
 /// A row, by the names of its columns.
 pub(crate) type Row = Map<String, Value>;

@@ -5,13 +5,18 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::json_lines::parse;
-use super::known::shown;
+use super::json::parse;
+
+/// Most characters of a key in a message.
+const SHOWN_MAX: usize = 40;
 
 /// Returns why a record is refused if one of its objects repeats a key, at any depth; `None`: none does, or it is no JSON.
 pub(crate) fn repeated_key(json: &[u8]) -> Option<String> {
     let Repeated(key) = parse(json).ok()?;
-    key.map(|key| format!("it has `{}` twice: leave one of them out", shown(&key)))
+    key.map(|key| {
+        let shown: String = key.escape_debug().take(SHOWN_MAX).collect();
+        format!("it has `{shown}` twice: leave one of them out")
+    })
 }
 
 /// The first repeated key.
