@@ -147,7 +147,7 @@ impl Device {
     }
 
     pub fn prepared(&self) -> FromDevice {
-        FromDevice::Prepared(Prepared {
+        FromDevice::Prepared(Box::new(Prepared {
             rank: self.rank,
             gpu: None,
             spec: self.spec().clone(),
@@ -159,7 +159,7 @@ impl Device {
             // Factors are as long as the model.
             exchanges: (self.config.sync.rank > 0).then_some([self.state.parameters.len(); 2]),
             cores: 1,
-        })
+        }))
     }
 
     pub fn take(&mut self, message: ToDevice) {

@@ -251,7 +251,7 @@ pub struct Ready {
 /// Data that members evaluate on: their results are averaged, and those of a run compared with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvaluationData {
-    /// Hash of the held-out samples.
+    /// Hash of the held-out samples; zeros: none are evaluated.
     pub held_out: Hash,
     /// Hash of the questions of `evaluate.tasks`; zeros: there are none.
     pub questions: Hash,

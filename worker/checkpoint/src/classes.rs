@@ -32,6 +32,9 @@ pub(super) fn names_of(json: &Value, model: &ModelConfig) -> Result<Vec<String>,
 /// Refuses a `label2id` that numbers the classes otherwise than `id2label`. One with the names of classes without is as good as none.
 fn check_numbers(json: &Value, names: &[String]) -> Result<(), UnsupportedKey> {
     let numbers = &json["label2id"];
+    if *names == *numbered(names.len() as u32) {
+        return Ok(());
+    }
     for (name, number) in numbers.as_object().into_iter().flatten() {
         let Some(class) = number.as_u64().or_else(|| number.as_str()?.parse().ok()) else { continue };
         let named = usize::try_from(class).ok().and_then(|class| names.get(class));

@@ -154,7 +154,7 @@ pub struct SelectionState {
 #[derive(Debug)]
 pub enum FromDevice {
     /// The model is built and the data are ready.
-    Prepared(Prepared),
+    Prepared(Box<Prepared>),
     /// The barrier let this round begin.
     Begun(Round),
     /// A final part of the current round's contribution.

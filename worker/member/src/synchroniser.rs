@@ -301,7 +301,7 @@ impl Synchroniser {
             }
             FromDevice::Prepared(prepared) => {
                 self.part.building = false;
-                self.part.prepared = Some(prepared);
+                self.part.prepared = Some(*prepared);
                 self.prepare_if_possible()
             }
             FromDevice::Interrupted(reason) => {

@@ -76,7 +76,7 @@ impl DeviceThread {
             let selective = self.config.train.selective_backward.as_ref();
             let (seed, samples) = (self.config.run.seed, text.data.samples());
             let selector = selective.map(|config| Selector::new(config, seed, samples));
-            if !outbox(FromDevice::Prepared(prepared)) {
+            if !outbox(FromDevice::Prepared(Box::new(prepared))) {
                 break;
             }
             let device = Device {
@@ -132,7 +132,7 @@ impl DeviceThread {
         };
         let tasks = self.tasks(&tokenizer, base.as_deref(), &files)?;
         let (samples, of) = (config.train.evaluated_samples(), data.held_out_samples());
-        if samples < of {
+        if (1..of).contains(&samples) {
             tracing::info!(
                 samples,
                 of,
@@ -307,7 +307,10 @@ impl DeviceThread {
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
-            evaluation: EvaluationData { held_out: data.held_out_hash(), questions: text.questions() },
+            evaluation: EvaluationData {
+                held_out: if config.train.evaluate_batches > 0 { data.held_out_hash() } else { [0; 32] },
+                questions: text.questions(),
+            },
             cores: engine.cores(),
         };
         Ok((engine, low_rank, prepared))

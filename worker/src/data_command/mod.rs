@@ -262,12 +262,13 @@ impl fmt::Display for HeldOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { samples, evaluated } = *self;
         write!(f, "{} held out, ", counted(samples, "sample"))?;
-        match evaluated < samples {
-            true => write!(
+        match evaluated {
+            0 => f.write_str("none of them evaluated (train.evaluate_batches = 0)"),
+            _ if evaluated < samples => write!(
                 f,
                 "{evaluated} of them in each validation (train.evaluate_batches × train.micro_batch)"
             ),
-            false => f.write_str("all of them in each validation"),
+            _ => f.write_str("all of them in each validation"),
         }
     }
 }

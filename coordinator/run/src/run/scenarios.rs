@@ -56,7 +56,8 @@ fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
 
 #[test]
 fn a_worker_with_other_data_is_refused_and_told_what_differs() {
-    let changes: [(fn(&mut Ready), [&str; 2]); 4] = [
+    type Change = fn(&mut Ready);
+    let changes: [(Change, [&str; 2]); 4] = [
         (|other| other.samples = 99, ["99 samples, the run's has 100", "data.path"]),
         (|other| other.data_hash = [4; 32], ["training data differs from the run's", "data.path"]),
         (|other| other.evaluation.held_out = [4; 32], ["held-out data differs", "data.validation"]),

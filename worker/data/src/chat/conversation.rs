@@ -32,10 +32,10 @@ pub(crate) enum Conversation {
 pub(super) fn is_beside(name: &str, kind: ConversationKind) -> bool {
     let is_of_kind = match kind {
         ConversationKind::Alpaca => name == "input",
-        ConversationKind::PromptCompletion => name == LABEL,
+        ConversationKind::PromptCompletion => [LABEL, REJECTED].contains(&name),
         ConversationKind::Messages | ConversationKind::Sharegpt => false,
     };
-    let is_of_all = name == SYSTEM_COLUMN || name == REJECTED || UNREAD.contains(&name);
+    let is_of_all = name == SYSTEM_COLUMN || UNREAD.contains(&name);
     is_of_kind || is_of_all || Extras::COLUMNS.contains(&name)
 }
 
@@ -140,7 +140,8 @@ fn check_beside(row: &Value, kind: ConversationKind) -> Result<(), String> {
             "it has {name}, and conversations of texts alone are read: leave the record out, or the column if the texts stand without it"
         ));
     }
-    if is_filled(&field(row, REJECTED)) {
+    // Lists of messages beside rejected ones are usual: the column is counted as unread.
+    if kind == ConversationKind::PromptCompletion && is_filled(&field(row, REJECTED)) {
         return Err(format!(
             "it has {REJECTED}, as preference data, which is not read: leave the column out to train on the other texts alone"
         ));

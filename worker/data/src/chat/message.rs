@@ -91,6 +91,7 @@ impl Message {
                 name if name == content_name => {
                     fields.push(("content".to_owned(), Value::from(content.as_str())))
                 }
+                "content" if !is_filled(&value) => {}
                 "content" => return Err("it has `value` and `content`: leave one of them out".to_owned()),
                 "train_detail" => {
                     return Err(

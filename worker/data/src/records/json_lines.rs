@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::PathBuf;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::encoding::NotUtf8;

@@ -28,7 +28,8 @@ impl JsonObjects {
 impl Records for JsonObjects {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         let Some(bytes) = self.objects.next()? else { return Ok(None) };
-        let (row, repeated): (Result<Value, _>, _) = (parse_json(bytes), repeated_key(bytes));
+        let row: Result<Value, _> = parse_json(bytes);
+        let repeated = row.is_ok().then(|| repeated_key(bytes)).flatten();
         let place = self.objects.place();
         let row = match row {
             Ok(row) if row.kind() == ValueKind::Map => match repeated {

@@ -38,8 +38,9 @@ struct Choice {
     counts: Vec<i64>,
 }
 
-/// Rows of an expert in bf16 on a CPU are a multiple of this: oneDNN compiles its product anew for each number of rows, which takes 1 ms and 0.7 MB.
-const ROWS: i64 = 32;
+/// Rows of an expert in bf16 on a CPU are a power of two below this, or a multiple of it: oneDNN compiles a product for each number of rows, which takes 1 ms
+/// and 0.7 MB.
+const ROWS: u64 = 32;
 
 impl Experts {
     /// Creates the experts of a layer, one of `mixtures` layers with some.
@@ -116,13 +117,14 @@ fn is_compiled_by_size(rows: &Tensor) -> bool {
 }
 
 impl Choice {
-    /// Adds rows to each expert, to a multiple of [`ROWS`].
+    /// Adds rows to each expert: see [`ROWS`].
     fn padded(self) -> Result<Self, TchError> {
-        let rows: Vec<i64> = self
-            .counts
-            .iter()
-            .map(|count| count.unsigned_abs().next_multiple_of(ROWS as u64) as i64)
-            .collect();
+        let padded = |count: &i64| match count.unsigned_abs() {
+            0 => 0,
+            few if few < ROWS => few.next_power_of_two() as i64,
+            many => many.next_multiple_of(ROWS) as i64,
+        };
+        let rows: Vec<i64> = self.counts.iter().map(padded).collect();
         // The rows that are added before those of each choice, which stand in the order of experts.
         let mut added = Vec::with_capacity(self.order.numel());
         let mut before = 0;

@@ -314,7 +314,7 @@ impl Worker {
 
     /// Plays the device.
     fn play_device(&mut self) {
-        self.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+        self.handle(SyncEvent::Device(FromDevice::Prepared(Box::new(Prepared {
             gpu: None,
             rank: 0,
             exchanges: None,
@@ -325,7 +325,7 @@ impl Worker {
             data_hash: [0; 32],
             evaluation: Default::default(),
             cores: 1,
-        })));
+        }))));
     }
 
     fn fragment_values(&self) -> u32 {

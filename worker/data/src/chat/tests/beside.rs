@@ -73,7 +73,7 @@ fn preference_data_is_told_in_each_form() {
     let (pair, messages) = (r#""prompt":"a","completion":"b""#, format!(r#""messages":{TURNS}"#));
     for (row, told) in [
         (format!(r#"{pair},"rejected":"c""#), "it has rejected, as preference data"),
-        (format!(r#"{messages},"rejected":[{{"role":"assistant","content":"c"}}]"#), "it has rejected, as"),
+        (format!(r#"{messages},"rejected":[{{"role":"assistant","content":"c"}}]"#), ""),
         (format!(r#"{pair},"label":false"#), "its label is a boolean, as in preference data (KTO)"),
         (format!(r#"{lists},"label":true"#), "its label is a boolean"),
         (format!(r#"{pair},"label":1,"rejected":null"#), ""),
@@ -91,11 +91,11 @@ fn columns_that_are_not_read_are_counted_by_name() {
         r#""id":1,"system":"s","tools":[],"label":true"#,
         r#""id":"","weight":0.0,"instruction":"i","input":"j""#,
         r#""id":[2],"history":["h"]"#,
-        r#""id":0,"chat_template_kwargs":{"a":1},"images":[]"#,
+        r#""id":0,"chat_template_kwargs":{"a":1},"images":[],"rejected":["r"]"#,
     ] {
         _ = reader.read(&value(&format!(r#"{{"messages":{TURNS},{beside}}}"#))).unwrap();
     }
-    let told = "columns that are not read: `id` (2 records), `input` (1 record), `instruction` (1 record), `label` (1 record), `weight` (1 record)";
+    let told = "columns that are not read: `id` (2 records), `input` (1 record), `instruction` (1 record), `label` (1 record), `rejected` (1 record), `weight` (1 record)";
     assert_eq!(reader.take_notes().to_string(), told);
     assert!(reader.take_notes().are_none());
     for (row, told) in [

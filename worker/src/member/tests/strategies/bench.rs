@@ -206,7 +206,7 @@ impl DeviceThread {
         };
         let outbox: DeviceSender = Box::new(move |message| queue.say(message));
         let progress = Arc::new(Progress::default());
-        if outbox(FromDevice::Prepared(prepared)) {
+        if outbox(FromDevice::Prepared(Box::new(prepared))) {
             let next_round = Round(0);
             let (data, inbox, outbox) = (&data, &inbox, &outbox);
             let share = SynchronisedLayout::new(engine.spec());
