@@ -45,6 +45,8 @@ pub(super) enum Note {
     UnreadColumns,
     /// A message has a key that its chat template does not read.
     UnreadKeys,
+    /// A message has a content that its chat template does not print as it is.
+    OmittedTexts,
 }
 
 /// Count of each kind, with its first place, or with names.
@@ -199,6 +201,11 @@ impl fmt::Display for Told<'_> {
             Note::UnreadKeys => {
                 write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
             }
+            Note::OmittedTexts => write!(
+                f,
+                "contents that the chat template leaves out or changes, by role: {}",
+                Names(noted, "message")
+            ),
         }
     }
 }

@@ -121,6 +121,7 @@ struct MadeShard {
     labels: Vec<u32>,
     counts: TextCounts,
     conversations: ConversationCounts,
+    notes: Notes,
 }
 
 impl<'a> Maker<'a> {
@@ -221,9 +222,10 @@ impl<'a> Maker<'a> {
     ) -> Result<MadePiece, DataError> {
         let name = piece.name(&recipe_hash);
         lease.shard(&name)?;
-        let notes = piece.notes_within(recipe);
-        let MadeShard { shard, is_new, records, bad, labels, counts, conversations } =
-            self.make_shard(file, recipe, &name, piece)?;
+        let mut notes = piece.notes_within(recipe);
+        let made = self.make_shard(file, recipe, &name, piece)?;
+        notes.add(&made.notes);
+        let MadeShard { shard, is_new, records, bad, labels, counts, conversations, .. } = made;
         self.work.has_shard(shard.len(), is_new);
         let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
         let listed = ListedPiece { name, records, items: shard.len(), hash };
@@ -251,8 +253,8 @@ impl<'a> Maker<'a> {
         // A shard with stand-ins has the same records: decoding them again finds the bad ones.
         let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
         if let Some(shard) = Shard::map(&path)?.filter(is_without) {
-            let (bad, labels) = (BadRecords::default(), piece.labels());
-            return Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations });
+            let (bad, labels, notes) = (BadRecords::default(), piece.labels(), Notes::default());
+            return Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations, notes });
         }
         let decoded = piece.decode(shape, self.work)?;
         let stand_ins = decoded.stand_ins();
@@ -262,8 +264,8 @@ impl<'a> Maker<'a> {
             Ok(shard::encode(&samples, recipe.item_bytes(), stand_ins))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        let records = records - bad.count;
-        Ok(MadeShard { records, shard, is_new, bad, labels, counts, conversations })
+        let (records, notes) = (records - bad.count, Notes::default());
+        Ok(MadeShard { records, shard, is_new, bad, labels, counts, conversations, notes })
     }
 
     /// Makes a shard from the rows of a piece of conversations or labelled texts. Its counts and bad records are in no shard, so all are tokenised even if it
@@ -284,8 +286,9 @@ impl<'a> Maker<'a> {
         let mut bad = BadRecords::default();
         packed.bad.iter().for_each(|(at, reason)| bad.note(format!("{}: {reason}", piece.place(*at)), 1));
         let counts = TextCounts { unknown_tokens: packed.unknown, odd: packed.odd, ..TextCounts::default() };
-        let (records, labels, conversations) = (piece.records() - bad.count, packed.classes, packed.counts);
-        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
+        let Packed { classes: labels, counts: conversations, notes, .. } = packed;
+        let records = piece.records() - bad.count;
+        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations, notes })
     }
 
     /// Makes a shard from a piece of texts or of existing tokens.
@@ -310,8 +313,8 @@ impl<'a> Maker<'a> {
         let carriage_returns = if recipe.format == DataFormat::Text { piece.carriage_returns() } else { 0 };
         let counts = TextCounts { unknown_tokens, byte_order_marks, carriage_returns, unknown_text, odd };
         let (records, bad, labels) = (piece.records(), BadRecords::default(), Vec::new());
-        let conversations = ConversationCounts::default();
-        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
+        let (conversations, notes) = (ConversationCounts::default(), Notes::default());
+        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations, notes })
     }
 
     /// Counts the unknown tokens of a piece's shard, which may be older. A text that spells the token does not count, nor do files of tokens.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use longhaul_common::config::TrainOn;
 
 use super::conversation::Conversation;
+use super::message::Message;
 use super::spans::{Chatted, Marked};
 use super::{Chat, Tokenizer};
 
@@ -15,6 +16,8 @@ pub(super) struct Encoded {
     /// For each token, whether it is trained on.
     pub(super) trained: Vec<bool>,
     pub(super) turns: u64,
+    /// Roles of the messages whose content is not in the text as it is, one for each.
+    pub(super) omitted: Vec<String>,
 }
 
 impl Chat {
@@ -42,7 +45,11 @@ impl Chat {
         let places = tokenizer.encode_with_places(&text)?;
         let trained = marked(places.iter().map(|(_, place)| place), &spans);
         let tokens = places.iter().map(|(token, _)| *token).collect();
-        Ok(Encoded { tokens, trained, turns: conversation.turns() })
+        let omitted = match conversation {
+            Conversation::Pair { .. } => Vec::new(),
+            Conversation::Messages(messages, _) => omitted(messages, &text),
+        };
+        Ok(Encoded { tokens, trained, turns: conversation.turns(), omitted })
     }
 
     fn pair(&self, prompt: &str, completion: &str) -> Result<Marked, String> {
@@ -56,6 +63,22 @@ impl Chat {
         let span = start..text.len();
         Ok((text, vec![span]))
     }
+}
+
+/// Returns the roles of the messages whose content a template has not printed as it is, but for blanks around it: templates pass over roles that they do not know,
+/// cut reasoning off, or print a message's calls alone.
+fn omitted(messages: &[Message], text: &str) -> Vec<String> {
+    let mut from = 0;
+    let is_omitted = |message: &&Message| {
+        let content = message.content.trim();
+        // A template may also print a content before the last one.
+        match text[from..].find(content) {
+            Some(at) => from += at + content.len(),
+            None => return !text.contains(content),
+        }
+        false
+    };
+    messages.iter().filter(is_omitted).map(|message| message.role.clone()).collect()
 }
 
 /// Returns for each token's place whether it overlaps a span. Both are in order.

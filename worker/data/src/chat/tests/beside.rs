@@ -170,6 +170,21 @@ fn message_keys_that_a_template_does_not_read_are_counted_by_name() {
     }
 }
 
+/// Roles without a branch, reasoning that is cut off, and repeated or blank contents, which are there.
+#[test]
+fn contents_that_a_template_does_not_print_are_counted_by_role() {
+    let cuts = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</>{% endif %}{% endfor %}";
+    let row = r#"{"messages":[{"role":"system","content":"be brief"},{"role":"user","content":" a "},
+        {"role":"assistant","content":"b</think>a"},{"role":"user","content":"a"},{"role":"assistant","content":""}]}"#;
+    let told = "contents that the chat template leaves out or changes, by role: `assistant` (1 message), `system` (1 message)";
+    for (template, told) in [(cuts, told), (CHATML, "")] {
+        let chat = Chat { train_on: TrainOn::All, ..with(template) };
+        let conversation = read(&chat, row).unwrap();
+        let packed = chat.pack([conversation].iter(), &Tokenizer::Bytes, || Ok::<_, ()>(())).unwrap();
+        assert_eq!(packed.notes.to_string(), told);
+    }
+}
+
 #[test]
 fn pairs_without_the_tokens_around_a_text_are_counted() {
     let [pair, turns] =
