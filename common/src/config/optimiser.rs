@@ -38,7 +38,7 @@ pub struct MuonConfig {
     pub steps: u32,
     /// Scale of the orthogonal update.
     pub scale: MuonScale,
-    /// Number format of the iteration's products. `bf16` halves their time on GPUs, and on CPUs with bf16 instructions. Default: `train.precision`.
+    /// Number format of the iteration's products. `bf16` is faster on GPUs, and on CPUs with bf16 instructions. Default: `train.precision`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
 }

@@ -38,8 +38,8 @@ struct Choice {
     counts: Vec<i64>,
 }
 
-/// Rows of an expert in bf16 on a CPU are a power of two below this, or a multiple of it: oneDNN compiles a product for each number of rows, which takes 1 ms
-/// and 0.7 MB.
+/// Rows of an expert in bf16 on a CPU are a power of two below this, or a multiple of it: oneDNN compiles a product for each number of rows, and keeps
+/// it: see `docs/experts.md`.
 const ROWS: u64 = 32;
 
 impl Experts {
