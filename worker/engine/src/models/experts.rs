@@ -217,3 +217,41 @@ unsafe extern "C" {
         reason_size: usize,
     ) -> *mut C_tensor;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPERTS: i64 = 5;
+
+    fn wave(shape: &[i64], from: f64) -> Tensor {
+        let values = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu)) + from;
+        values.sin().view(shape).set_requires_grad(true)
+    }
+
+    /// Returns the sums, and the gradients of tokens, matrices and weights.
+    fn computed(is_padded: bool) -> Vec<Tensor> {
+        // Of seven tokens two experts each; the last expert has no token.
+        let flat = Tensor::from_slice(&[0_i64, 1, 0, 2, 0, 1, 2, 0, 0, 3, 1, 2, 0, 1]);
+        let (order, weights) = (flat.argsort_stable(true, 0, false), wave(&[7, 2], 0.3));
+        let place = order.argsort(0, false);
+        let counts = vec![6, 4, 3, 1, 0];
+        let choice = Choice { weights: weights.shallow_clone(), order, place, rows: counts.clone(), counts };
+        let choice = if is_padded { choice.padded().unwrap() } else { choice };
+        let rows: &[i64] = if is_padded { &[8, 4, 4, 1, 0] } else { &[6, 4, 3, 1, 0] };
+        assert_eq!(choice.rows, rows);
+        let (x, inner, outer) =
+            (wave(&[7, 4], 1.0), wave(&[EXPERTS, 6, 4], 2.0), wave(&[EXPERTS, 4, 3], 3.0));
+        let sums = choice.combined(&choice.rows(&x, &inner, &outer).unwrap()).unwrap();
+        (&sums * wave(&[7, 4], 4.0)).sum(Kind::Float).backward();
+        std::iter::once(sums.detach()).chain([x, inner, outer, weights].map(|leaf| leaf.grad())).collect()
+    }
+
+    #[test]
+    fn added_rows_change_neither_sums_nor_gradients() {
+        for (padded, plain) in computed(true).iter().zip(computed(false)) {
+            let off = (padded - &plain).norm().double_value(&[]) / plain.norm().double_value(&[]);
+            assert!(off < 1e-6, "{:?}: {off}", plain.size());
+        }
+    }
+}
