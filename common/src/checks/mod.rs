@@ -39,6 +39,7 @@ impl RunConfig {
         self.parallel.check_for(self)?;
         self.sync.check()?;
         self.sync.check_for(self.replicas())?;
+        self.sync.check_warmup(self.model.from.is_some())?;
         self.check_optimiser()?;
         self.check_columns()?;
         self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;

@@ -163,6 +163,46 @@ mod tests {
     }
 
     #[test]
+    fn a_warmup_is_a_quarter_of_a_short_run_from_a_pretrained_model_unless_its_length_is_given() {
+        let parse = |from: &str, steps: u64, sync: &str| {
+            let text = SMALL.replace("steps = 100", &format!("steps = {steps}"));
+            let text = text.replace("[model]", &format!("[model]\n{from}"));
+            RunConfig::parse(&format!("{text}[sync]\n{sync}"))
+        };
+        let rounds = |from: &str, steps: u64, sync: &str| {
+            let config = parse(from, steps, sync).unwrap();
+            let again = RunConfig::parse(&config.to_toml().unwrap()).unwrap();
+            assert_eq!(again.round_schedule(), config.round_schedule(), "{steps} steps, {sync}");
+            config.round_schedule().warmup_rounds
+        };
+        let from = "from = \"folder\"";
+        for (steps, expected, from_random) in [
+            (40, 50, 100),
+            (200, 50, 100),
+            (300, 75, 100),
+            (400, 100, 100),
+            (2000, 100, 100),
+            (4000, 200, 200),
+        ] {
+            let found = [rounds(from, steps, ""), rounds("", steps, "")];
+            assert_eq!(found, [expected, from_random], "{steps} steps");
+        }
+        for (sync, expected) in [
+            ("warmup_rounds = 100", 100),
+            ("warmup_share = 0.1", 100),
+            ("warmup_share_max = 0.4", 80),
+            ("warmup_rounds = 100\nwarmup_share_max = 0.3", 60),
+            ("warmup_share_max = 0.1", 50),
+            ("warmup_share_max = 0.1\nwarmup_share = 0.3", 60),
+            ("warmup_share_max = 1", 100),
+        ] {
+            assert_eq!(rounds(from, 200, sync), expected, "{sync}");
+        }
+        let told = parse("", 200, "warmup_share_max = 0.4").unwrap_err().to_string();
+        assert!(told.contains("sync.warmup_share_max = 0.4: it bounds"), "{told}");
+    }
+
+    #[test]
     fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         let message = refusal("[train]\nlerning_rate = 0.1");
         assert!(message.contains("unknown key `lerning_rate`, did you mean `learning_rate`?"), "{message}");

@@ -33,6 +33,17 @@ impl SyncConfig {
         self.check_unread()
     }
 
+    /// Refuses a limit of the warm-up that nothing reads.
+    pub(crate) fn check_warmup(&self, is_pretrained: bool) -> Result<(), ConfigError> {
+        let limit = self.warmup_share_max;
+        if is_pretrained || limit >= 1.0 || limit == Self::of(self.preset).warmup_share_max {
+            return Ok(());
+        }
+        let reason =
+            "it bounds the warm-up of runs from a pretrained model: take model.from, or leave it out";
+        Err(ConfigError::value("sync.warmup_share_max", limit, reason))
+    }
+
     /// Checks the constraints for this many initial replicas.
     pub(crate) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
         if self.robust == RobustRule::Trim && self.trim.saturating_mul(2) >= workers {
@@ -347,6 +358,7 @@ impl SyncConfig {
     fn check_rates(&self) -> Result<(), ConfigError> {
         for (key, value, low, high) in [
             ("sync.warmup_share", self.warmup_share as f32, 0.0, 1.0),
+            ("sync.warmup_share_max", self.warmup_share_max as f32, 0.0, 1.0),
             ("sync.early_share", self.early_share as f32, 0.0, 1.0),
             ("sync.momentum", self.momentum, 0.0, 0.999),
             ("sync.error_decay", self.error_decay, 0.0, 1.0),

@@ -44,6 +44,11 @@ impl SyncConfig {
                 "there is no warm-up: take a warmup_share or warmup_rounds above 0, or leave it out",
             ),
             (
+                self.warmup_rounds == 0,
+                &["sync.warmup_share_max"],
+                "it bounds warmup_rounds, and there are none: give them, or leave it out",
+            ),
+            (
                 !self.reads_warmup_keep(),
                 &["sync.warmup_keep"],
                 "this warm-up exchanges gradients, and all of them: bound its bytes with warmup_values, or leave it out",
@@ -195,11 +200,12 @@ mod tests {
     }
 
     /// A value that no preset has.
-    const OTHERS: [(&str, &str); 28] = [
+    const OTHERS: [(&str, &str); 29] = [
         ("every_max", "333"),
         ("late", "\"mix\""),
         ("mix", "0.3"),
         ("warmup_rounds", "7"),
+        ("warmup_share_max", "0.3"),
         ("warmup_every", "1"),
         ("warmup_keep", "9"),
         ("warmup_values", "\"f16\""),

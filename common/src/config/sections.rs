@@ -12,6 +12,9 @@ use super::{
 };
 use crate::schedule::{Changes, RoundSchedule};
 
+/// Rounds of a warm-up that `sync.warmup_share_max` leaves, however short the run: AdamW's second moment is learnt in it.
+const WARMUP_ROUNDS_MIN: u64 = 50;
+
 /// A whole `run.toml`, checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -455,9 +458,12 @@ impl RunConfig {
     /// Returns the schedule of rounds.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
-        let SyncConfig { warmup_rounds, warmup_share, warmup_every, every, groups, .. } = self.sync;
-        let shared_steps = (warmup_share * self.run.steps as f64).ceil() as u64;
-        let warmup_rounds = warmup_rounds.max(shared_steps.div_ceil(warmup_every));
+        let SyncConfig { warmup_rounds, warmup_share, warmup_share_max, warmup_every, every, groups, .. } =
+            self.sync;
+        let rounds_of = |share: f64| ((share * self.run.steps as f64).ceil() as u64).div_ceil(warmup_every);
+        let is_limited = self.model.from.is_some() && warmup_share_max < 1.0;
+        let most = if is_limited { rounds_of(warmup_share_max).max(WARMUP_ROUNDS_MIN) } else { u64::MAX };
+        let warmup_rounds = warmup_rounds.min(most).max(rounds_of(warmup_share));
         RoundSchedule {
             warmup_rounds,
             warmup_every,

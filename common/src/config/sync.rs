@@ -246,6 +246,8 @@ sync_keys! {
     warmup_rounds: u64,
     /// Warm-up as a share of the run's steps, unless `warmup_rounds` is longer.
     warmup_share: f64,
+    /// From a pretrained model: most of the run's steps for `warmup_rounds`, but 50 rounds at least; 1: no limit.
+    warmup_share_max: f64,
     /// Steps between warm-up rounds.
     warmup_every: u64,
     /// Values kept per chunk in the warm-up; `chunk`: no selection.
@@ -323,6 +325,10 @@ impl SyncKeys {
     /// Applies values that follow others: a number format set alone also applies to the warm-up and the
     /// results, if the preset has one format for all; a full chunk stays full if the chunk size changes.
     fn with_followers(mut self, preset: &SyncConfig) -> Self {
+        if self.warmup_rounds.is_some() || self.warmup_share.is_some() {
+            // A user who gives the length of the warm-up wants that.
+            self.warmup_share_max = self.warmup_share_max.or(Some(1.0));
+        }
         // An explicitly large interval is intended.
         self.every_max = self.every_max.or(self.every.map(|every| every.max(preset.every_max)));
         if preset.result_keep == preset.chunk {

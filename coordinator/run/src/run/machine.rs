@@ -50,8 +50,8 @@ impl Run {
         // A run that was extended had its warm-up and its early part: those are no shares of all its steps.
         if let Some(first) = state.end.first_steps {
             if config.round_schedule().warmup_rounds != state.rounds.schedule.warmup_rounds {
-                (config.sync.warmup_rounds, config.sync.warmup_share) =
-                    (state.rounds.schedule.warmup_rounds, 0.0);
+                config.sync.warmup_rounds = state.rounds.schedule.warmup_rounds;
+                (config.sync.warmup_share, config.sync.warmup_share_max) = (0.0, 1.0);
             }
             if config.train.warmup_share.is_some() {
                 (config.train.warmup_steps, config.train.warmup_share) =
