@@ -175,7 +175,7 @@ mod tests {
             assert_eq!(again.round_schedule(), config.round_schedule(), "{steps} steps, {sync}");
             config.round_schedule().warmup_rounds
         };
-        let from = "from = \"folder\"";
+        let from = "from = \"folder\"\nvocabulary = 257";
         for (steps, expected, from_random) in [
             (40, 50, 100),
             (200, 50, 100),

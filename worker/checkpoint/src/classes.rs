@@ -18,6 +18,15 @@ pub(super) fn names_of(json: &Value, model: &ModelConfig) -> Result<Vec<String>,
     let Some(names) = json.get("id2label").and_then(Value::as_object) else {
         return Ok(numbered(classes));
     };
+    if let Some(count) = json["num_labels"].as_u64().filter(|count| *count != names.len() as u64) {
+        // Old releases wrote these two for any number of classes.
+        if names.iter().all(|(class, name)| *name == format!("LABEL_{class}")) {
+            return Ok(numbered(classes));
+        }
+        let reason =
+            format!("num_labels is {count}, and there are names for {}: correct one of them", names.len());
+        return Err(UnsupportedKey::new("id2label", &json["id2label"], reason));
+    }
     let name = |class: u32| {
         let name = names.get(&class.to_string()).and_then(Value::as_str);
         name.map(str::to_owned).ok_or_else(|| {
@@ -130,6 +139,12 @@ mod tests {
         json["id2label"] = json!({ "0": "a", "1": "b", "7": "c" });
         let error = names_of(&json, &model_config::read(&json).unwrap()).unwrap_err();
         assert!(error.reason.contains("class 2 has no name"), "{error:?}");
+        json["num_labels"] = json!(2);
+        let error = names_of(&json, &model_config::read(&json).unwrap()).unwrap_err();
+        assert!(error.reason.contains("num_labels is 2, and there are names for 3"), "{error:?}");
+        json["id2label"] = json!({ "0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2" });
+        assert_eq!(names_of(&json, &model_config::read(&json).unwrap()).unwrap(), ["LABEL_0", "LABEL_1"]);
+        json["num_labels"] = Value::Null;
         json["id2label"] = json!({ "0": "a", "1": "b", "2": "b" });
         for (numbers, words) in [
             (json!({ "b": 0, "a": 1 }), "class 1 is `a`, and `b` by id2label: correct"),

@@ -48,31 +48,14 @@ const FAMILIES: [(&str, &str, ModelKind); 12] = [
 ];
 
 /// Keys without an effect on the computation. Rates of dropout are read by `model_config::dropout_of`.
-const WITHOUT_EFFECT: [&str; 24] = [
-    "_name_or_path",
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "architectures",
+const WITHOUT_EFFECT: [&str; 7] = [
     "attention_dropout",
-    "auto_map",
-    "bos_token_id",
-    "cache_implementation",
-    "dtype",
     "embd_pdrop",
-    "eos_token_id",
-    "id2label",
-    "initializer_range",
+    "is_decoder",
     "is_llama_config",
-    "label2id",
-    "model_type",
     "pad_token_id",
     "pretraining_tp",
     "resid_pdrop",
-    "torch_dtype",
-    "transformers.js_config",
-    "transformers_version",
-    "unsloth_fixed",
-    "use_cache",
 ];
 
 /// Returns the family of a `model_type`; `None`: it is no decoder that is supported.
@@ -145,7 +128,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     rotary(&keys, kind, context, &mut decoder)?;
     windows(&keys, kind, layers, &mut decoder)?;
     experts::read(&keys, kind, layers, &mut decoder)?;
-    keys.finish(&WITHOUT_EFFECT)?;
+    keys.finish_model(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
         from: None,
         layers,

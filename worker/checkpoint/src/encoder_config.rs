@@ -27,40 +27,20 @@ const CLASSES: [(&str, EncoderHead); 4] = [
 const LABELS_MAX: usize = 1 << 16;
 
 /// Keys without an effect on the computation. Rates of dropout are read by `model_config::dropout_of`.
-const WITHOUT_EFFECT: [&str; 33] = [
-    "_name_or_path",
-    "_attn_implementation",
+const WITHOUT_EFFECT: [&str; 13] = [
     "attention_probs_dropout_prob",
-    "architectures",
-    "bos_token_id",
     "classifier_dropout",
     "directionality",
-    "dtype",
-    "eos_token_id",
-    "finetuning_task",
-    "gradient_checkpointing",
     "hidden_dropout_prob",
-    "id2label",
-    "initializer_range",
-    "label2id",
-    "model_type",
-    "num_labels",
-    "output_past",
     "pooler_fc_size",
     "pooler_num_attention_heads",
     "pooler_num_fc_layers",
     "pooler_size_per_head",
     "pooler_type",
-    "problem_type",
     "summary_activation",
     "summary_last_dropout",
     "summary_type",
     "summary_use_proj",
-    "torch_dtype",
-    "transformers.js_config",
-    "transformers_version",
-    "unsloth_fixed",
-    "use_cache",
 ];
 
 /// Returns the family of a `model_type`; `None`: it is no encoder that is supported.
@@ -86,7 +66,6 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     let positions = number("max_position_embeddings")?;
     for (key, only, reason) in [
         ("is_decoder", json!(false), "an encoder is supported: set it to false"),
-        ("add_cross_attention", json!(false), "an encoder has none: set it to false"),
         ("position_embedding_type", json!("absolute"), "absolute positions are supported"),
         ("tie_word_embeddings", json!(true), "the output projection is the token embedding here"),
     ] {
@@ -113,7 +92,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
         head: Some(head).filter(|head| *head != EncoderHead::Masked),
         classes: if head == EncoderHead::Classes { Some(count_of_classes(json, &keys)?) } else { None },
     };
-    keys.finish(&WITHOUT_EFFECT)?;
+    keys.finish_model(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
         layers,
         width,
@@ -153,13 +132,14 @@ fn count_of_classes(json: &Map<String, Value>, keys: &Keys<'_>) -> Read<u32> {
         ));
     }
     let named = json.get("id2label").and_then(Value::as_object).map(Map::len);
-    match named {
-        Some(count) if count == 0 || count > LABELS_MAX => {
-            Err(keys.refused("id2label", &json!(count), "there must be a class at least, and at most 65536"))
-        }
-        Some(count) => Ok(count as u32),
-        None => Ok(keys.count("num_labels")?.unwrap_or(2)),
-    }
+    let (key, count) = match (keys.count("num_labels")?, named) {
+        // As in transformers; `classes::names_of` sees to the names.
+        (Some(count), named) if named != Some(count as usize) => ("num_labels", count as usize),
+        (_, named) => ("id2label", named.unwrap_or(2)),
+    };
+    let is_possible = (1..=LABELS_MAX).contains(&count);
+    let reason = "there must be a class at least, and at most 65536";
+    is_possible.then_some(count as u32).ok_or_else(|| keys.refused(key, &json!(count), reason))
 }
 
 fn activation(keys: &Keys<'_>) -> Read<EncoderActivation> {

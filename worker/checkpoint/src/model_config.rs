@@ -3,9 +3,9 @@
 use longhaul_common::checks::{DropoutPlace, NamedDropout};
 use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::{Classifier, ModelSpec};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::decoder_config::{self, UnsupportedKey};
+use super::decoder_config::{self, Keys, Read, UnsupportedKey};
 use super::encoder_config;
 use super::{Companions, MODEL_CONFIG};
 use longhaul_common::model::GPT2_NORM_EPSILON;
@@ -90,9 +90,14 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
     let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
     let config = match (json.as_object(), decoder_config::family(name)) {
         (Some(keys), Some(kind)) => decoder_config::read(keys, kind)?,
-        (Some(_), None) if name == "gpt2" => gpt2(json)?,
+        (Some(keys), None) if name == "gpt2" => gpt2(keys)?,
         (Some(keys), None) if let Some(kind) = encoder_config::family(name) => {
             encoder_config::read(keys, kind)?
+        }
+        _ if json.get("model_type").is_none() => {
+            let reason = "it is missing, as in files of before 2020: open the folder with its class of transformers, and write it anew \
+                          (`BertForMaskedLM.from_pretrained(FOLDER).save_pretrained(NEW)`)";
+            return Err(refused("model_type", reason.to_owned()));
         }
         _ => {
             let known = [decoder_config::names(), encoder_config::names()].concat().join(", ");
@@ -139,37 +144,50 @@ pub(super) fn dropout_of(json: &Value) -> Result<Vec<NamedDropout>, UnsupportedK
     Ok(found)
 }
 
-fn gpt2(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
-    let number = |key: &str| {
-        let value = json.get(key).unwrap_or(&Value::Null);
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| UnsupportedKey::new(key, value, "it must be a whole number below 2^32"))
-    };
-    let supported: [(&str, &[Value]); 6] = [
+/// Keys of GPT-2 without an effect on the computation. Rates of dropout are read by [`dropout_of`].
+const OF_GPT2: [&str; 14] = [
+    "attn_pdrop",
+    "embd_pdrop",
+    "is_decoder",
+    "n_ctx",
+    "n_special",
+    "pad_token_id",
+    "predict_special_tokens",
+    "resid_pdrop",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_hidden_size",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+];
+
+fn gpt2(json: &Map<String, Value>) -> Read<ModelConfig> {
+    let keys = Keys::new(json, "");
+    let number = |key: &'static str| keys.needed(key, keys.count(key)?);
+    let supported: [(&'static str, &[Value]); 5] = [
         ("activation_function", &[json!("gelu_new"), json!("gelu_pytorch_tanh")]),
         ("layer_norm_epsilon", &[json!(GPT2_NORM_EPSILON)]),
         ("scale_attn_weights", &[json!(true)]),
         ("scale_attn_by_inverse_layer_idx", &[json!(false)]),
         ("reorder_and_upcast_attn", &[json!(false)]),
-        ("add_cross_attention", &[json!(false)]),
     ];
     for (key, values) in supported {
-        if let Some(value) = json.get(key).filter(|value| !values.contains(value)) {
-            return Err(UnsupportedKey::new(key, value, format!("{} is supported", values[0])));
-        }
+        keys.expect(key, |value| values.contains(value), &format!("{} is supported", values[0]))?;
     }
     let width = number("n_embd")?;
-    let inner = json.get("n_inner").is_some_and(|inner| !inner.is_null()).then(|| number("n_inner"));
-    Ok(ModelConfig {
+    let config = ModelConfig {
         layers: number("n_layer")?,
         width,
         heads: number("n_head")?,
-        feed_forward_width: Some(inner.unwrap_or(Ok(width.saturating_mul(4)))?),
+        feed_forward_width: Some(keys.count("n_inner")?.unwrap_or(width.saturating_mul(4))),
         context: number("n_positions")?,
         vocabulary: Some(number("vocab_size")?),
-        tied_embeddings: Some(json.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(true)),
+        tied_embeddings: Some(keys.flag("tie_word_embeddings")?.unwrap_or(true)),
         ..ModelConfig::of(ModelKind::Gpt2)
-    })
+    };
+    keys.finish_model(&OF_GPT2)?;
+    Ok(config)
 }
 
 #[cfg(test)]
@@ -216,6 +234,43 @@ mod tests {
             let message = from_json(&json).unwrap_err().to_string();
             assert!(message.contains(words), "{case}, {key}: {message}");
         }
+    }
+
+    /// Old releases of transformers wrote every key of the base class. The values are those of a model of 2020 (rxnfp 0.1.0).
+    #[test]
+    fn keys_that_old_releases_wrote_with_every_model_change_nothing_and_those_that_change_it_are_refused() {
+        let old = json!({
+            "do_sample": false, "eos_token_ids": 0, "finetuning_task": "greg_10k", "length_penalty": 1.0,
+            "max_length": 20, "num_beams": 1, "num_return_sequences": 1, "output_attentions": false,
+            "output_hidden_states": false, "output_past": true, "pruned_heads": {}, "repetition_penalty": 1.0,
+            "temperature": 1.0, "top_k": 50, "top_p": 1.0, "torchscript": false, "use_bfloat16": false,
+            "is_encoder_decoder": false, "is_decoder": false,
+        });
+        let bert = json!({
+            "model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
+            "intermediate_size": 16, "vocab_size": 9, "max_position_embeddings": 12,
+        });
+        for description in [to_json(&tiny_gpt2()), to_json(&tiny_llama()), bert] {
+            let mut json = description.clone();
+            json.as_object_mut().unwrap().extend(old.as_object().unwrap().clone());
+            assert_eq!(from_json(&json), from_json(&description), "{description}");
+            for (key, value) in [
+                ("pruned_heads", json!({ "0": [1] })),
+                ("is_encoder_decoder", json!(true)),
+                ("add_cross_attention", json!(true)),
+                ("no_such_key", json!(1)),
+            ] {
+                let mut json = json.clone();
+                json[key] = value;
+                let message = from_json(&json).unwrap_err().to_string();
+                assert!(message.starts_with(key), "{description}: {message}");
+            }
+        }
+        let message = from_json(&json!({ "hidden_size": 8 })).unwrap_err().to_string();
+        assert!(
+            message.contains("model_type = null: it is missing, as in files of before 2020"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -134,6 +134,26 @@ fn a_published_model_has_the_hidden_states_of_transformers() {
     assert_eq!(own, inner);
 }
 
+/// Published models of 2020: those of the package that `fixtures/describe_published.py` names.
+#[test]
+fn old_published_models_have_the_logits_of_transformers() {
+    let Some(python) = std::env::var_os("LONGHAUL_PYTHON") else {
+        return skipped("LONGHAUL_PYTHON names no Python that has transformers");
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/describe_published.py");
+    let folder = tempfile::tempdir().unwrap();
+    let told = std::process::Command::new(python).arg(script).arg(folder.path()).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let told: Option<BTreeMap<String, ExpectedOfHead>> = serde_json::from_slice(&told.stdout).unwrap();
+    let Some(told) = told else { return skipped("the Python of LONGHAUL_PYTHON has no rxnfp") };
+    assert_eq!(told.len(), 2);
+    for (case, expected) in told {
+        let opened = open_model(&folder.path().join(&case), None).unwrap();
+        let off = apart(&output(&opened, &expected.tokens), &expected.output);
+        assert!(off < 1e-5, "{case}: off by {off}");
+    }
+}
+
 /// The text of `fixtures/describe_encoder.py`.
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and naïve façades cost 3,50 € each.";
 

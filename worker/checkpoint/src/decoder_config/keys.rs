@@ -7,6 +7,82 @@ use serde_json::{Map, Value};
 
 use super::UnsupportedKey;
 
+/// Keys of transformers' base class that change no computation of the model: names, tokens, outputs, other frameworks, and generation, whose defaults old
+/// releases wrote with every model.
+const OF_EVERY_MODEL: [&str; 62] = [
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "eos_token_ids",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "model_type",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "output_scores",
+    "prefix",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unsloth_fixed",
+    "use_bfloat16",
+    "use_cache",
+    "xla_device",
+];
+
+/// Keys of the base class that have one value in every model that can be trained here, which transformers writes where nothing is said.
+const WITH_ONE_VALUE: [(&str, &str); 5] = [
+    ("add_cross_attention", "false"),
+    ("cross_attention_hidden_size", "null"),
+    ("is_encoder_decoder", "false"),
+    ("pruned_heads", "{}"),
+    ("tie_encoder_decoder", "false"),
+];
+
 /// The keys of an object, which all have to be read.
 pub(crate) struct Keys<'a> {
     pub(super) of: &'a Map<String, Value>,
@@ -79,6 +155,14 @@ impl<'a> Keys<'a> {
             Some(value) if !is_supported(value) => Err(self.refused(key, value, reason)),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses the first key of a model's description that nobody has read, and that neither this family nor every model may have.
+    pub(crate) fn finish_model(&self, of_family: &[&str]) -> Read<()> {
+        for (key, only) in WITH_ONE_VALUE {
+            self.expect(key, |value| value.to_string() == only, &format!("{only} is supported"))?;
+        }
+        self.finish(&[&OF_EVERY_MODEL, of_family].concat())
     }
 
     /// Refuses the first key that nobody has read.
