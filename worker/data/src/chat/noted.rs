@@ -11,6 +11,8 @@ use super::spans::Chatted;
 use super::template::not_read;
 use crate::notes::{Note, Notes};
 
+/// Most names, and messages with reasoning, that are tried: each costs a rendering.
+const TRIED_MAX: usize = 64;
 /// Characters at the end of an answer by which it is found in the text.
 const TAIL_CHARACTERS: usize = 32;
 
@@ -51,14 +53,14 @@ impl Chatted<'_> {
         let is_other = |name: &str| !CALLS.contains(&name) && !REASONING.contains(&name);
         let names: BTreeSet<&str> = all().map(|(_, (name, _))| name).filter(|name| is_other(name)).collect();
         let is_unread = |name: &&str| self.is_same_without(text, |_, (own, _)| own == *name);
-        let unread: BTreeSet<&str> = names.into_iter().filter(is_unread).collect();
+        let unread: BTreeSet<&str> = names.into_iter().take(TRIED_MAX).filter(is_unread).collect();
         let is_cut = |at: usize, reasoning: &Value| {
             self.is_same_without(text, |own, (name, value)| {
                 own == at && REASONING.contains(&name) && value == reasoning
             })
         };
         let unread = all().filter(|(at, (name, value))| {
-            unread.contains(name) || REASONING.contains(name) && is_cut(*at, value)
+            unread.contains(name) || REASONING.contains(name) && *at < TRIED_MAX && is_cut(*at, value)
         });
         unread.map(|(_, (name, _))| name).collect()
     }
