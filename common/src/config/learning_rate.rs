@@ -42,6 +42,12 @@ impl TrainConfig {
         u64::from(self.evaluate_batches) * u64::from(self.micro_batch)
     }
 
+    /// Returns the samples of `steps` steps, over all workers.
+    #[must_use]
+    pub fn samples_in(&self, steps: u64) -> u64 {
+        steps.saturating_mul(self.batch.into())
+    }
+
     /// Returns the warm-up steps in a run of `steps` steps.
     #[must_use]
     pub fn warmup_steps_in(&self, steps: u64) -> u64 {

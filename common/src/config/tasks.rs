@@ -76,6 +76,12 @@ impl TasksConfig {
         TaskKind::ALL.into_iter().flat_map(|kind| self.of(kind).iter().map(move |file| (kind, &**file)))
     }
 
+    /// Returns the most questions that are read of a file; `None`: all.
+    #[must_use]
+    pub fn limit(&self) -> Option<usize> {
+        Some(self.questions as usize).filter(|limit| *limit > 0)
+    }
+
     /// Returns the most questions of a kind that one of so many workers scores.
     #[must_use]
     pub fn share_max(&self, kind: TaskKind, workers: usize) -> u64 {

@@ -9,6 +9,7 @@ use longhaul_common::sampler::{sample_at, seed_at, source_seed};
 use longhaul_proto::little_endian::tokens;
 
 use super::cache::Cache;
+use super::counted::{are, counted};
 use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
@@ -188,9 +189,9 @@ impl Dataset {
         held_out.extend(validation.iter().map(|source| SourcePart::whole(source, &shape)));
         let is_asked_for = share > 0.0 || !validation.is_empty();
         if is_asked_for && held_out.iter().all(|part| part.samples() == 0) {
-            tracing::warn!(
-                "the held-out data is less than one sample, so nothing is evaluated: raise data.validation_share, or set it to 0"
-            );
+            let left_out = |source: &Arc<Source>| source.size().conversations.left_out;
+            let left_out = (!validation.is_empty()).then(|| validation.iter().map(left_out).sum());
+            tracing::warn!("{}", nothing_held_out(left_out));
         }
         let mixture = mixture(config, sources, &data)?;
         let gaps = gaps(&data, &held_out);
@@ -429,6 +430,20 @@ impl Dataset {
     }
 }
 
+/// Returns why nothing is evaluated. Sources of held-out data have `left_out` records that are left out; `None`: there are no such sources.
+fn nothing_held_out(left_out: Option<u64>) -> String {
+    let remedy = match left_out {
+        None => "raise data.validation_share, or set it to 0".to_owned(),
+        Some(0) => "name more in data.validation".to_owned(),
+        Some(count) => format!(
+            "{} of data.validation {} left out, with nothing to score in a sequence: raise data.sequence_length, or say too_long = \"cut\"",
+            counted(count, "record"),
+            are(count)
+        ),
+    };
+    format!("the held-out data is less than one sample, so nothing is evaluated: {remedy}")
+}
+
 /// Checks that a separator in use that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     // Conversations end as their template says, and labelled texts as the tokenizer does.
@@ -439,4 +454,22 @@ pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Res
     let sources = config.training();
     let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
     if is_used { tokenizer.check_separator(config.separator()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_out_data_of_less_than_a_sample_is_told_with_the_cause() {
+        for (left_out, words) in [
+            (None, "raise data.validation_share"),
+            (Some(0), "name more in data.validation"),
+            (Some(1), "1 record of data.validation is left out"),
+            (Some(1200), "1,200 records of data.validation are left out"),
+        ] {
+            let told = nothing_held_out(left_out);
+            assert!(told.contains(&format!("so nothing is evaluated: {words}")), "{told}");
+        }
+    }
 }

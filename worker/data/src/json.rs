@@ -1,10 +1,22 @@
 //! JSON as Python writes it.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 
 /// Whether nesting is the reason; the parser has no error kind for it.
 pub(crate) fn is_too_deep(error: &serde_json::Error) -> bool {
     error.to_string().starts_with("recursion limit exceeded")
+}
+
+/// Whether a value is more than null, an empty text, list or object.
+pub(crate) fn is_filled(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => !values.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    }
 }
 
 /// Parses JSON (RFC 8259), with Python's `NaN`, `Infinity` and `-Infinity` and numbers beyond doubles (`1e999`) as null: no text is one.

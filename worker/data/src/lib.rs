@@ -10,6 +10,7 @@ mod built;
 mod cache;
 mod chat;
 mod class_gaps;
+mod control_tokens;
 mod copies;
 pub mod counted;
 mod dataset;

@@ -47,6 +47,18 @@ pub(super) enum Note {
     UnreadKeys,
     /// A message has a content that its chat template does not print as it is.
     OmittedTexts,
+    /// A chat template writes what looks like a control token, and the tokenizer has none of this name.
+    LackingTokens,
+    /// A text that is trained on ends with the answer, and no token behind it.
+    EndlessAnswers,
+    /// Arguments of a call of tools are JSON in a text, and taken as an object.
+    ParsedArguments,
+    /// Arguments of a call of tools are a text that is no JSON object.
+    TextArguments,
+    /// A text spells a control token of the tokenizer.
+    ControlTokens,
+    /// A text spells a control token of other tokenizers.
+    OtherControlTokens,
 }
 
 /// Count of each kind, with its first place, or with names.
@@ -85,9 +97,17 @@ impl Notes {
 
     /// Adds one of a kind with a name.
     pub(super) fn name(&mut self, note: Note, name: &str) {
+        self.names(note, name, 1);
+    }
+
+    /// Adds `count` of a kind with a name.
+    pub(super) fn names(&mut self, note: Note, name: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
         let end = name.char_indices().nth(NAME_CHARACTERS_MAX).map_or(name.len(), |(end, _)| end);
-        self.note(note, 1, String::new);
-        self.count_name(note, &name[..end], 1);
+        self.note(note, count, String::new);
+        self.count_name(note, &name[..end], count);
     }
 
     fn count_name(&mut self, note: Note, name: &str, count: u64) {
@@ -206,6 +226,38 @@ impl fmt::Display for Told<'_> {
                 "contents that the chat template leaves out or changes, by role: {}",
                 Names(noted, "message")
             ),
+            Note::LackingTokens => write!(
+                f,
+                "control tokens of the chat template that the tokenizer does not have, and encodes in pieces: {}",
+                Names(noted, "conversation")
+            ),
+            Note::EndlessAnswers => write!(
+                f,
+                "{} {} with the answer, and no end token behind it is trained on, so that the model does not learn to stop: let the chat template write one there",
+                counted(*count, "conversation"),
+                verb("ends", "end")
+            ),
+            Note::ParsedArguments => write!(
+                f,
+                "arguments of {} are JSON in a text, and taken as objects, since the chat template writes JSON itself",
+                counted(*count, "tool call")
+            ),
+            Note::TextArguments => write!(
+                f,
+                "arguments of {} are {} no JSON object, and stay so",
+                counted(*count, "tool call"),
+                verb("a text that is", "texts that are")
+            ),
+            Note::ControlTokens => write!(
+                f,
+                "texts that spell control tokens of the tokenizer, which they become: {}",
+                Names(noted, "text")
+            ),
+            Note::OtherControlTokens => write!(
+                f,
+                "texts that spell control tokens of other tokenizers, which this one encodes in pieces: {}",
+                Names(noted, "text")
+            ),
         }
     }
 }
@@ -261,6 +313,17 @@ mod tests {
                 "3 files of archives are passed",
             ),
             (Note::BarePairs, "1 pair of texts gets none of the special", "3 pairs of texts get none of the"),
+            (Note::EndlessAnswers, "1 conversation ends with the answer", "3 conversations end with the"),
+            (
+                Note::ParsedArguments,
+                "arguments of 1 tool call are JSON",
+                "arguments of 3 tool calls are JSON",
+            ),
+            (
+                Note::TextArguments,
+                "arguments of 1 tool call are a text",
+                "arguments of 3 tool calls are texts",
+            ),
         ];
         let mut all = Notes::default();
         for (note, one, many) in kinds {
@@ -277,7 +340,7 @@ mod tests {
             assert_eq!(all.count(note), 6);
         }
         let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
-        assert_eq!(all.to_string().matches("; ").count(), 9 + within.iter().sum::<usize>());
+        assert_eq!(all.to_string().matches("; ").count(), 12 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
         let mut named = Notes::default();

@@ -9,12 +9,12 @@ use super::decoded_twice::decoded_twice_at;
 use super::excerpt::Excerpt;
 use crate::counted::{are, counted};
 
-/// Words for a missing value in pandas, R, SQL, Python and Excel, and Excel's errors; in lower case.
+/// Words for a missing value in pandas, R, SQL, Python, Excel, Alpaca and Reddit, and Excel's errors; in lower case.
 #[rustfmt::skip]
-const MISSING: [&str; 27] = [
+const MISSING: [&str; 30] = [
     "nan", "-nan", "+nan", "nat", "\\n", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a", "<na>", "nil",
     "undefined", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#ref!", "#value!", "#div/0!", "#name?", "#null!", "#num!",
-    "(null)", "<null>",
+    "(null)", "<null>", "<nooutput>", "[deleted]", "[removed]",
 ];
 /// Longer texts are neither such a word nor a number.
 const WORD_BYTES_MAX: usize = 32;

@@ -178,12 +178,19 @@ impl Piece {
             let count = self.texts().filter(has_one).count() as u64;
             notes.note(Note::Separators, count, || first().unwrap_or_default());
         }
-        if let Some(chat) = &recipe.chat {
-            notes.add(&chat.notes_on(self.conversations()));
-        }
         for record in &self.records {
-            if let Record::Image(image) = record {
-                notes.add(&image.notes());
+            let mut see = |text: &str| recipe.control_tokens.note(text, &mut notes);
+            match record {
+                Record::Text(text) | Record::Continued { text, .. } => {
+                    see(text.strip_suffix(separator).unwrap_or(text));
+                }
+                Record::Labelled { text, .. } => {
+                    see(&text.text);
+                    text.pair.iter().for_each(|pair| see(pair));
+                }
+                Record::Conversation { conversation, .. } => conversation.texts().for_each(see),
+                Record::Image(image) => notes.add(&image.notes()),
+                Record::Tokens(_) | Record::Bad { .. } => {}
             }
         }
         notes

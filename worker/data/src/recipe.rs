@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialect, ImageConfig};
 
 use super::chat::Chat;
+use super::control_tokens::ControlTokens;
 use super::image::sample_bytes;
 use super::labelled::Labelling;
 use super::{DataError, Tokenizer};
@@ -43,6 +44,8 @@ pub(super) struct Recipe {
     /// Bytes of text or images in a piece, up to the end of a record.
     pub(super) piece_bytes: u64,
     pub(super) tokenizer: Tokenizer,
+    /// Of that tokenizer and of others.
+    pub(super) control_tokens: Arc<ControlTokens>,
     tokenizer_hash: blake3::Hash,
 }
 
@@ -88,6 +91,7 @@ impl Recipe {
         let labelling = Labelling::of(config);
         let text_column = labelling.as_ref().map(|labelling| labelling.text.clone());
         let has_separator = source.has_separators() && labelling.is_none();
+        let separator = if has_separator { config.separator().to_owned() } else { String::new() };
         Ok(Self {
             format,
             is_said: source.format.is_some(),
@@ -96,7 +100,8 @@ impl Recipe {
             column: text_column.or(source.column.clone()).unwrap_or_else(|| Column::Name(text())),
             // An invalid dialect was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
-            separator: if has_separator { config.separator().to_owned() } else { String::new() },
+            control_tokens: Arc::new(ControlTokens::of(tokenizer, &separator)),
+            separator,
             image: config.image.clone(),
             chat: chat.map(Arc::new),
             labelling: labelling.map(Arc::new),
@@ -124,6 +129,7 @@ impl Recipe {
             vocabulary: Tokenizer::Bytes.vocabulary(),
             piece_bytes: PIECE_BYTES,
             tokenizer: Tokenizer::Bytes,
+            control_tokens: Arc::default(),
             tokenizer_hash: Tokenizer::Bytes.hash(),
         }
     }

@@ -143,6 +143,25 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the names of its special tokens.
+    pub(super) fn special(&self) -> Vec<String> {
+        match self {
+            Self::Bytes => Vec::new(),
+            Self::Json { tokenizer, .. } => tokenizer.special(),
+        }
+    }
+
+    /// Whether a name is one token.
+    pub(super) fn has_token(&self, name: &str) -> bool {
+        match self {
+            Self::Bytes => false,
+            Self::Json { tokenizer, .. } => {
+                let number = tokenizer.number(name);
+                number.is_some_and(|number| self.encode(name).is_ok_and(|tokens| tokens == [number]))
+            }
+        }
+    }
+
     /// Returns the largest token plus one.
     #[must_use]
     pub fn vocabulary(&self) -> u32 {

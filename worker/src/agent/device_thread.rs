@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use super::base_model::{self, ModelPlaces};
 use super::join::JoinedRun;
 use super::memory;
+use crate::data_command::EPOCHS_TOLD_MIN;
 use crate::data_progress::{self, Far};
 use crate::evaluate::Reading;
 use crate::train::device::{Device, DeviceSender, RunTasks};
@@ -138,6 +139,10 @@ impl DeviceThread {
                 of,
                 "each validation takes some of the held-out samples, the same each time (train.evaluate_batches)"
             );
+        }
+        let (drawn, samples) = (config.train.samples_in(config.run.steps), data.samples());
+        if drawn / samples.max(1) >= EPOCHS_TOLD_MIN {
+            tracing::info!(drawn, samples, "the run takes each sample several times");
         }
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
@@ -341,7 +346,7 @@ impl Text {
 
 /// Reads the files of `evaluate.tasks`, before any other work.
 fn read_tasks(config: &TasksConfig) -> Result<Vec<TaskFile>> {
-    let limit = Some(config.questions as usize).filter(|limit| *limit > 0);
+    let limit = config.limit();
     let read = |(kind, file): (TaskKind, &str)| {
         TaskFile::read(Path::new(file), Some(kind), limit)
             .context("evaluate.tasks: each worker needs the files of questions at the same path")

@@ -33,7 +33,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
         }
         told.lines_of_all(&dataset);
         told.line_of_held_out(&dataset, data.evaluated);
-        told.line(&Epoch { samples: dataset.samples(), config: &data.config });
+        told.line(&Epoch { samples: dataset.samples(), drawn: data.drawn, config: &data.config });
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
         looked.passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
@@ -60,6 +60,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
 fn files(data: &Data, looked: &Looked) -> Told {
     let mut told = Told::default();
     told.line_of_settings(&data.tokenizer, &data.config);
+    data.tasks.iter().for_each(|notes| told.line(notes));
     for file in &looked.files {
         let state = if file.is_prepared { "prepared" } else { "not prepared" };
         told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));
@@ -150,6 +151,8 @@ mod tests {
                 cache_dir: cache.path().to_owned(),
                 cache_bytes_max: None,
                 evaluated: 64,
+                drawn: 0,
+                tasks: Vec::new(),
             };
             open(&data, &Work::default()).unwrap();
             let told = reported(&data, 0).unwrap().0.0;
@@ -172,6 +175,8 @@ mod tests {
             cache_dir: cache.path().to_owned(),
             cache_bytes_max: None,
             evaluated: 64,
+            drawn: 48,
+            tasks: Vec::new(),
         };
         let told = reported(&data, 3).unwrap().0.0;
         assert!(told.contains("not prepared") && !told.contains("an epoch has"), "{told}");
@@ -182,7 +187,7 @@ mod tests {
         for words in [
             "images of 3 classes in 1 shard, 12 samples, 100.0 % of the run's",
             "  class 0, circle: 4\n  class 1, square: 4\n  class 2, triangle: 4\n",
-            "an epoch has 12 samples",
+            "an epoch has 12 samples, and the run takes 48 (run.steps × train.batch), 4 epochs\n",
             ", 3 × 16 × 20, class ",
         ] {
             assert!(told.contains(words), "{words}: {told}");
@@ -196,7 +201,15 @@ mod tests {
     fn data_in(folder: &Path, lines: &str, tokenizer: Tokenizer) -> Data {
         let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
         let cache_dir = folder.join("cache");
-        Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None, evaluated: 64 }
+        Data {
+            config: config.found_at(folder),
+            tokenizer,
+            cache_dir,
+            cache_bytes_max: None,
+            evaluated: 64,
+            drawn: 0,
+            tasks: Vec::new(),
+        }
     }
 
     #[test]

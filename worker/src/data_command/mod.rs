@@ -7,15 +7,16 @@ mod preparing;
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_checkpoint::read_run;
-use longhaul_common::config::{DataConfig, renamed_keys};
+use longhaul_common::config::{DataConfig, TasksConfig, renamed_keys};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
+use longhaul_data::tasks::{TaskError, TaskFile};
 use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, not_put, prune};
 
 use crate::agent;
@@ -47,6 +48,10 @@ struct Data {
     cache_bytes_max: Option<u64>,
     /// Samples of a validation.
     evaluated: u64,
+    /// Samples of all steps.
+    drawn: u64,
+    /// Notes on the files of `evaluate.tasks`.
+    tasks: Vec<String>,
 }
 
 impl Data {
@@ -65,18 +70,51 @@ impl Data {
         // Refuses a mismatch of model and tokens before any data is prepared.
         ModelSpec::of(&run, tokenizer.vocabulary())
             .with_context(|| format!("read {}", args.config.display()))?;
+        let tasks = notes_on_tasks(&run.evaluate.tasks)?;
         let cache_dir = agent::cache_dir(args.cache_dir.clone())?;
         let evaluated = run.train.evaluated_samples();
-        Ok(Self { config, tokenizer, cache_dir, cache_bytes_max: args.cache_bytes_max(), evaluated })
+        let drawn = run.train.samples_in(run.run.steps);
+        Ok(Self {
+            config,
+            tokenizer,
+            cache_dir,
+            cache_bytes_max: args.cache_bytes_max(),
+            evaluated,
+            drawn,
+            tasks,
+        })
     }
+}
+
+/// Returns the notes on files of `evaluate.tasks`, and those that are not on this machine.
+///
+/// # Errors
+/// One is not of its kind.
+fn notes_on_tasks(config: &TasksConfig) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for (kind, file) in config.files() {
+        match TaskFile::read(Path::new(file), Some(kind), config.limit()) {
+            Ok(read) if read.notes.are_none() => {}
+            Ok(read) => notes.push(format!("{file}: {}", read.notes)),
+            Err(TaskError::Missing { .. }) => {
+                notes.push(format!(
+                    "{file} is not on this machine, and each worker needs it (evaluate.tasks)"
+                ));
+            }
+            Err(error) => return Err(error).context("evaluate.tasks"),
+        }
+    }
+    Ok(notes)
 }
 
 async fn prepare(args: &DataRunArgs) -> Result<()> {
     let data = Data::read(args)?;
     let (tokenizer, config, evaluated) = (data.tokenizer.clone(), data.config.clone(), data.evaluated);
+    let (drawn, tasks) = (data.drawn, data.tasks.clone());
     let (data, done) = preparing::prepare(data).await?;
     let mut told = Told::default();
     told.line_of_settings(&tokenizer, &config);
+    tasks.iter().for_each(|notes| told.line(notes));
     for source in data.sources() {
         told.line(&Line(&source));
     }
@@ -93,7 +131,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
             were(found)
         ),
     };
-    told.line(&format_args!("{shards}; {}", Epoch { samples: data.samples(), config: &config }));
+    told.line(&format_args!("{shards}; {}", Epoch { samples: data.samples(), drawn, config: &config }));
     told.print()
 }
 
@@ -236,15 +274,29 @@ fn counted_classes(classes: usize) -> String {
     if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") }
 }
 
+/// Fewest epochs of a run that are told.
+pub(crate) const EPOCHS_TOLD_MIN: u64 = 4;
+
 /// The size of an epoch.
 struct Epoch<'a> {
     samples: u64,
+    /// Samples of the run.
+    drawn: u64,
     config: &'a DataConfig,
 }
 
 impl fmt::Display for Epoch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an epoch has {}", counted(self.samples, "sample"))?;
+        let epochs = self.drawn.checked_div(self.samples).unwrap_or_default();
+        if epochs >= EPOCHS_TOLD_MIN {
+            let drawn = HumanCount(self.drawn);
+            write!(
+                f,
+                ", and the run takes {drawn} (run.steps × train.batch), {} epochs",
+                HumanCount(epochs)
+            )?;
+        }
         if self.config.training().iter().any(|source| source.weight.is_some()) {
             f.write_str(", drawn by the sources' weights: some may come again before others come once")?;
         }
@@ -334,6 +386,29 @@ fn open(data: &Data, work: &Work) -> Result<Dataset> {
 mod tests {
     use super::*;
     use longhaul_data::{BadRecords, SourceSize};
+
+    #[test]
+    fn files_of_tasks_are_told_with_unread_columns_and_where_they_are_not_here() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let row = r#"{"question": "q", "answer": "a", "level": 1}"#;
+        std::fs::write(path("a.jsonl"), format!("{row}\n{row}\n")).unwrap();
+        let config =
+            |name: &str| TasksConfig { exact_match: vec![path(name)], questions: 1, ..Default::default() };
+        let told = [
+            ("a.jsonl", "a.jsonl: columns that are not read: `level` (1 record)"),
+            ("b.jsonl", "b.jsonl is not on this machine, and each worker needs it (evaluate.tasks)"),
+        ];
+        for (name, words) in told {
+            let notes = notes_on_tasks(&config(name)).unwrap();
+            assert!(notes.len() == 1 && notes[0].ends_with(words), "{notes:?}");
+        }
+        std::fs::write(path("a.jsonl"), row.replace("level", "context")).unwrap();
+        assert!(
+            format!("{:#}", notes_on_tasks(&config("a.jsonl")).unwrap_err())
+                .contains("its `context` is in no")
+        );
+    }
 
     #[test]
     fn one_of_each_is_told_in_the_singular() {

@@ -21,7 +21,10 @@ impl Inputs {
     pub(super) fn read(args: &EvaluateArgs) -> Result<Self> {
         let limit = args.limit.map(|limit| limit as usize);
         let text = |path: &PathBuf| HeldOutFile::read(path, &args.text_column, limit);
-        let texts = args.text.iter().map(text).collect::<Result<_, _>>()?;
+        let texts: Vec<HeldOutFile> = args.text.iter().map(text).collect::<Result<_, _>>()?;
+        for HeldOutFile { path, odd, .. } in texts.iter().filter(|file| file.odd.count() > 0) {
+            tracing::warn!(file = %path.display(), "{odd}");
+        }
         let read = |name: &TaskName, limit| TaskFile::read(&name.file, name.kind, limit);
         let mut tasks: Vec<TaskFile> =
             args.task.iter().map(|name| read(name, limit)).collect::<Result<_, _>>()?;

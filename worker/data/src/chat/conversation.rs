@@ -95,6 +95,15 @@ impl Conversation {
         }
     }
 
+    /// Returns the contents of its messages, or both texts.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        let (messages, pair) = match self {
+            Self::Messages(messages, _) => (messages.as_slice(), None),
+            Self::Pair { prompt, completion } => (&[][..], Some([prompt.as_str(), completion])),
+        };
+        messages.iter().map(|message| message.content.as_str()).chain(pair.into_iter().flatten())
+    }
+
     /// Returns the bytes of its texts.
     pub(crate) fn bytes(&self) -> u64 {
         match self {

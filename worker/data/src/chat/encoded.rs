@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use longhaul_common::config::TrainOn;
 
+use super::arguments::parsed;
 use super::conversation::Conversation;
-use super::message::Message;
 use super::spans::{Chatted, Marked};
 use super::{Chat, Tokenizer};
+use crate::notes::{Note, Notes};
 
 /// A tokenised conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +17,7 @@ pub(super) struct Encoded {
     /// For each token, whether it is trained on.
     pub(super) trained: Vec<bool>,
     pub(super) turns: u64,
-    /// Roles of the messages whose content is not in the text as it is, one for each.
-    pub(super) omitted: Vec<String>,
+    pub(super) notes: Notes,
 }
 
 impl Chat {
@@ -31,25 +31,30 @@ impl Chat {
         conversation: &Conversation,
         tokenizer: &Tokenizer,
     ) -> Result<Encoded, String> {
+        let mut notes = Notes::default();
         let (text, spans) = match conversation {
-            Conversation::Pair { prompt, completion } => self.pair(prompt, completion)?,
+            Conversation::Pair { prompt, completion } => {
+                notes.note(Note::BarePairs, u64::from(self.around > 0), String::new);
+                self.pair(prompt, completion)?
+            }
             Conversation::Messages(messages, extras) => {
                 let template = self.template.as_ref().ok_or("there is no chat template")?;
-                let chatted = Chatted { template: template.of(messages, extras)?, messages, extras };
-                match self.train_on {
+                let chatted = Chatted { template: template.of(extras)?, messages, extras };
+                let parsed = parsed(&chatted, &mut notes);
+                let chatted = Chatted { messages: parsed.as_deref().unwrap_or(messages), ..chatted };
+                chatted.check_calls()?;
+                let (text, spans) = match self.train_on {
                     TrainOn::Assistant => chatted.of_assistant()?,
                     TrainOn::All => chatted.of_all()?,
-                }
+                };
+                notes.add(&self.notes_on(&chatted, &text, &spans));
+                (text, spans)
             }
         };
         let places = tokenizer.encode_with_places(&text)?;
         let trained = marked(places.iter().map(|(_, place)| place), &spans);
         let tokens = places.iter().map(|(token, _)| *token).collect();
-        let omitted = match conversation {
-            Conversation::Pair { .. } => Vec::new(),
-            Conversation::Messages(messages, _) => omitted(messages, &text),
-        };
-        Ok(Encoded { tokens, trained, turns: conversation.turns(), omitted })
+        Ok(Encoded { tokens, trained, turns: conversation.turns(), notes })
     }
 
     fn pair(&self, prompt: &str, completion: &str) -> Result<Marked, String> {
@@ -63,22 +68,6 @@ impl Chat {
         let span = start..text.len();
         Ok((text, vec![span]))
     }
-}
-
-/// Returns the roles of the messages whose content a template has not printed as it is, but for blanks around it: templates pass over roles that they do not know,
-/// cut reasoning off, or print a message's calls alone.
-fn omitted(messages: &[Message], text: &str) -> Vec<String> {
-    let mut from = 0;
-    let is_omitted = |message: &&Message| {
-        let content = message.content.trim();
-        // A template may also print a content before the last one.
-        match text[from..].find(content) {
-            Some(at) => from += at + content.len(),
-            None => return !text.contains(content),
-        }
-        false
-    };
-    messages.iter().filter(is_omitted).map(|message| message.role.clone()).collect()
 }
 
 /// Returns for each token's place whether it overlaps a span. Both are in order.

@@ -58,6 +58,7 @@ impl HeldOutChat {
             length: 0,
             end,
             around: 0,
+            lacking: Vec::new(),
         }))
     }
 

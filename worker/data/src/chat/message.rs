@@ -4,15 +4,15 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::numbers;
-use super::template::{ChatTemplate, has_marks};
+use super::template::has_marks;
 
 /// Fields of a message that say whether it is trained on, and are no part of it for templates.
 const TRAINED: [&str; 4] = ["train", "training", "loss", "weight"];
 /// Names under which a message has its reasoning: transformers passes it under the first two, whichever it has.
-const REASONING: [&str; 3] = ["reasoning_content", THINKING, "reasoning"];
+pub(super) const REASONING: [&str; 3] = ["reasoning_content", THINKING, "reasoning"];
 const THINKING: &str = "thinking";
 /// Fields with calls of tools, today's and the earlier one.
-const CALLS: [&str; 2] = ["tool_calls", "function_call"];
+pub(super) const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 /// The role whose messages are trained on.
 pub(super) const ASSISTANT: &str = "assistant";
 /// The role of a system text.
@@ -116,16 +116,11 @@ impl Message {
         filled.map(|(name, _)| name.as_str()).next()
     }
 
-    /// Returns the names of its filled fields that a template does not read.
-    pub(super) fn unread(&self, template: &ChatTemplate) -> impl Iterator<Item = &str> {
+    /// Returns its filled fields beside its role and content.
+    pub(super) fn beside(&self) -> impl Iterator<Item = (&str, &Value)> {
         let is_own = |name: &str| name != "role" && name != "content" && !self.copies.contains(&name);
         let filled = self.fields.iter().filter(move |(name, value)| is_own(name) && is_filled(value));
-        let is_read = |name: &str, value: &Value| {
-            let again = self.fields.iter().filter(|(_, other)| REASONING.contains(&name) && other == value);
-            let mut again = again.map(|(other, _)| other.as_str()).filter(|other| REASONING.contains(other));
-            template.names(name) || again.any(|other| template.names(other))
-        };
-        filled.filter(move |(name, value)| !is_read(name, value)).map(|(name, _)| name.as_str())
+        filled.map(|(name, value)| (name.as_str(), value))
     }
 
     /// Returns it for a template.
@@ -206,7 +201,7 @@ pub(super) fn is_nothing(value: &Value) -> bool {
 }
 
 /// Whether a value is more than null, an empty text, list or object.
-pub(super) fn is_filled(value: &Value) -> bool {
+pub(crate) fn is_filled(value: &Value) -> bool {
     !is_nothing(value) && value.len() != Some(0)
 }
 

@@ -1,5 +1,6 @@
 //! Conversations as rows of tokens: `docs/conversations.md`.
 
+mod arguments;
 mod captures;
 mod conversation;
 mod counts;
@@ -11,6 +12,7 @@ mod found;
 mod generation;
 mod held_out;
 mod message;
+mod noted;
 mod numbers;
 mod options;
 mod python;
@@ -33,7 +35,7 @@ use self::date::Date;
 pub use self::dialogue::Dialogue;
 pub use self::found::TextEnds;
 pub use self::held_out::{HeldOutChat, HeldOutConversation};
-pub(crate) use self::message::{field, kind_of};
+pub(crate) use self::message::{field, is_filled, kind_of};
 #[cfg(feature = "parquet")]
 pub(crate) use self::numbers::of_float;
 pub(crate) use self::numbers::{parse as parse_json, written};
@@ -41,11 +43,10 @@ pub use self::rows::{PAD, START, TOKEN_MASK, TRAINED};
 pub(crate) use self::rows::{Packed, VOCABULARY_MAX, row_bytes};
 pub(crate) use self::table::RowReader;
 use self::template::ChatTemplate;
-use super::notes::{Note, Notes};
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]
@@ -64,6 +65,8 @@ pub(crate) struct Chat {
     end: Option<String>,
     /// Special tokens that the tokenizer's file puts around a text, and pairs of texts lack.
     around: usize,
+    /// What looks like control tokens in the template, without a token of the tokenizer.
+    lacking: Vec<String>,
 }
 
 impl Chat {
@@ -96,37 +99,21 @@ impl Chat {
             (Some(name), _) | (None, Some(Column::Name(name))) => Some(name.clone()),
             _ => None,
         };
+        let template = found.template(date)?;
+        let markers = template.iter().flat_map(ChatTemplate::markers);
+        let lacking = markers.filter(|name| !tokenizer.has_token(name)).map(str::to_owned).collect();
         Ok(Some(Self {
             kind: settings.kind.or(column.is_some().then_some(ConversationKind::Messages)),
             column,
-            template: found.template(date)?,
+            template,
             train_on: settings.train_on,
             packing: settings.packing,
             too_long: settings.too_long,
             length: config.sequence_length,
             end,
             around: tokenizer.tokens_around(),
+            lacking,
         }))
-    }
-
-    /// Returns the notes on conversations.
-    pub(crate) fn notes_on<'a>(&self, conversations: impl Iterator<Item = &'a Conversation>) -> Notes {
-        let mut notes = Notes::default();
-        for conversation in conversations {
-            match (conversation, &self.template) {
-                (Conversation::Pair { .. }, _) => {
-                    notes.note(Note::BarePairs, u64::from(self.around > 0), String::new);
-                }
-                (Conversation::Messages(messages, extras), Some(template)) => {
-                    // Others are bad records.
-                    let Ok(template) = template.of(messages, extras) else { continue };
-                    let unread = messages.iter().flat_map(|message| message.unread(template));
-                    unread.for_each(|name| notes.name(Note::UnreadKeys, name));
-                }
-                (Conversation::Messages(..), None) => {}
-            }
-        }
-        notes
     }
 
     /// Returns the settings of rows of 16 tokens, with a short template.
@@ -143,6 +130,7 @@ impl Chat {
             length: 15,
             end: Some("\n".to_owned()),
             around: 0,
+            lacking: Vec::new(),
         }
     }
 
@@ -166,7 +154,8 @@ impl Chat {
 impl fmt::Display for Chat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The tokenizer has the tokens around a text.
-        let Self { kind, column, template, train_on, packing, too_long, length, end, around: _ } = self;
+        let Self { kind, column, template, train_on, packing, too_long, length, end, around: _, lacking: _ } =
+            self;
         let kind = kind.map_or("by their columns", ConversationKind::name);
         let template = template.as_ref().map(|template| template.hash().to_hex().to_string());
         write!(

@@ -8,7 +8,7 @@ use longhaul_common::config::TooLong;
 
 use super::encoded::Encoded;
 use super::{Chat, Conversation, ConversationCounts, Tokenizer};
-use crate::notes::{Note, Notes};
+use crate::notes::Notes;
 use crate::odd_texts::OddTexts;
 
 /// The token is a target of the loss.
@@ -43,7 +43,7 @@ pub(crate) struct Packed {
     pub(crate) classes: Vec<u32>,
     /// Odd ones among answers or labelled texts.
     pub(crate) odd: OddTexts,
-    /// Notes on what templates leave out.
+    /// Notes on conversations.
     pub(crate) notes: Notes,
 }
 
@@ -63,7 +63,7 @@ impl Chat {
             goes_on()?;
             match self.encode(conversation, tokenizer) {
                 Ok(encoded) => {
-                    encoded.omitted.iter().for_each(|role| packed.notes.name(Note::OmittedTexts, role));
+                    packed.notes.add(&encoded.notes);
                     for answer in conversation.answers(self.train_on) {
                         packed.counts.answers += 1;
                         packed.odd.see_answer(answer);

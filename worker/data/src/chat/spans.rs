@@ -73,7 +73,7 @@ impl Chatted<'_> {
         Ok((text, spans))
     }
 
-    fn rendered(&self, messages: &[Message], prompts: bool) -> Result<Rendered, String> {
+    pub(super) fn rendered(&self, messages: &[Message], prompts: bool) -> Result<Rendered, String> {
         self.template.render(messages, self.extras, prompts)
     }
 

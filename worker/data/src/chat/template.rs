@@ -16,6 +16,7 @@ use super::generation::{self, MARKS};
 use super::message::Message;
 use super::python::{self, Raised};
 use super::{numbers, texts};
+use crate::control_tokens::markers;
 
 /// Most bytes of a template: a hundred times those of the longest.
 pub(super) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -33,8 +34,8 @@ pub(super) struct ChatTemplate {
     prompts: bool,
     /// Names that it reads and does not set, in order.
     undeclared: BTreeSet<String>,
-    /// All words of its text.
-    words: BTreeSet<String>,
+    /// What looks like control tokens in it, and special tokens.
+    markers: Vec<String>,
     uses_clock: bool,
     /// The tokenizer's own template for conversations with tools.
     for_tools: Option<Box<Self>>,
@@ -93,6 +94,8 @@ impl ChatTemplate {
         // Compiled first as it is: messages show the place.
         let captured = captures::with_captures(&translated);
         environment.add_template_owned(NAME, captured).map_err(|error| shown(&error))?;
+        let texts = [source.as_str()].into_iter().chain(specials.iter().map(|(_, text)| text.as_str()));
+        let markers = texts.flat_map(markers).map(str::to_owned).collect();
         let (environment, hash) = (Arc::new(environment), hasher.finalize());
         Ok(Self {
             environment,
@@ -100,7 +103,7 @@ impl ChatTemplate {
             has_generation,
             prompts: source.contains("add_generation_prompt"),
             undeclared: undeclared.into_iter().collect(),
-            words: words(source).map(str::to_owned).collect(),
+            markers,
             uses_clock: source.contains("strftime_now"),
             for_tools: None,
             hash,
@@ -117,27 +120,22 @@ impl ChatTemplate {
     /// Returns the template for a conversation.
     ///
     /// # Errors
-    /// It has tools or calls of them, and the template does not read them.
-    pub(super) fn of(&self, messages: &[Message], extras: &Extras) -> Result<&Self, String> {
-        let refused = |name: &str| {
-            Err(format!(
-                "it has {name}, and the chat template does not read `{name}`: name one that does in data.conversations.chat_template, or leave the conversation out"
-            ))
-        };
+    /// It has tools, and the template does not read them.
+    pub(super) fn of(&self, extras: &Extras) -> Result<&Self, String> {
         let template = match extras.tools() {
             None => self,
             Some(_) => self.for_tools.as_deref().unwrap_or(self),
         };
         if extras.tools().is_some() && !template.undeclared.contains("tools") {
-            return refused("tools");
+            return Err(not_read("tools"));
         }
-        let mut calls = messages.iter().filter_map(Message::calls);
-        calls.find(|name| !template.names(name)).map_or(Ok(template), refused)
+        Ok(template)
     }
 
-    /// Whether its text has this name, or each word of it.
-    pub(super) fn names(&self, name: &str) -> bool {
-        words(name).all(|word| self.words.contains(word))
+    /// Returns what looks like control tokens in its text and that for tools, and special tokens.
+    pub(super) fn markers(&self) -> BTreeSet<&str> {
+        let of_both = [Some(self), self.for_tools.as_deref()].into_iter().flatten();
+        of_both.flat_map(|template| template.markers.iter().map(String::as_str)).collect()
     }
 
     /// Returns the names that it reads and does not set.
@@ -194,9 +192,11 @@ impl ChatTemplate {
     }
 }
 
-/// Returns the words of a text that may be names.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|one: char| !one.is_alphanumeric() && one != '_').filter(|word| !word.is_empty())
+/// Returns why a conversation is refused that has something a template does not read.
+pub(super) fn not_read(name: &str) -> String {
+    format!(
+        "it has {name}, and the chat template does not read `{name}`: name one that does in data.conversations.chat_template, or leave the conversation out"
+    )
 }
 
 /// Whether a text has a character that marks generated text.

@@ -2,6 +2,7 @@
 
 mod beside;
 mod kinds;
+mod noted;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -12,7 +12,7 @@ pub(crate) use self::row_reader::LabelledReader;
 pub use self::rows::SECOND;
 
 /// Version of the preparation of labelled texts. A change of it gives new names in the cache.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// All that determines the sequences of labelled texts, besides the texts and the tokenizer.
 #[derive(Clone, Debug)]
@@ -53,7 +53,6 @@ impl Labelling {
     }
 
     /// Returns the columns that are read.
-    #[cfg(feature = "parquet")]
     pub(crate) fn columns(&self) -> impl Iterator<Item = &Column> {
         [Some(&self.text), self.text_pair.as_ref(), Some(&self.label)].into_iter().flatten()
     }

@@ -11,7 +11,8 @@ use super::label::called;
 use super::{LabelledText, Labelling};
 #[cfg(feature = "parquet")]
 use crate::DataError;
-use crate::chat::{field, kind_of, written};
+use crate::chat::{field, is_filled, kind_of, written};
+use crate::notes::{Note, Notes};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
@@ -20,19 +21,22 @@ const SHOWN_MAX: usize = 20;
 #[derive(Debug)]
 pub(crate) struct LabelledReader {
     labelling: Labelling,
+    /// Columns of a table that are not read.
+    unread: Vec<String>,
+    notes: Notes,
 }
 
 impl LabelledReader {
     pub(crate) fn new(labelling: &Labelling) -> Self {
-        Self { labelling: labelling.clone() }
+        Self { labelling: labelling.clone(), unread: Vec::new(), notes: Notes::default() }
     }
 
-    /// Returns the indices of the columns of a file's table that are to be read.
+    /// Learns the columns of a file's table, and returns the indices of those to be read.
     ///
     /// # Errors
     /// One is missing, or there twice.
     #[cfg(feature = "parquet")]
-    pub(crate) fn columns(&self, path: &Path, columns: &[&str]) -> Result<Vec<usize>, DataError> {
+    pub(crate) fn columns(&mut self, path: &Path, columns: &[&str]) -> Result<Vec<usize>, DataError> {
         let place = |wanted: &Column| {
             let mut places = (0..columns.len()).filter(|at| Some(columns[*at]) == wanted.name());
             let (first, second) = (places.next(), places.next());
@@ -43,7 +47,10 @@ impl LabelledReader {
                 remedy: "data.classification names the columns of text, text_pair and label".to_owned(),
             })
         };
-        self.labelling.columns().map(place).collect()
+        let read: Vec<usize> = self.labelling.columns().map(place).collect::<Result<_, _>>()?;
+        let unread = (0..columns.len()).filter(|at| !read.contains(at));
+        self.unread = unread.map(|at| columns[at].to_owned()).collect();
+        Ok(read)
     }
 
     /// Refuses a table that names its classes otherwise than the run. `names` returns the names that it gives to a column's numbers.
@@ -72,7 +79,7 @@ impl LabelledReader {
     ///
     /// # Errors
     /// The reason why it is no labelled text.
-    pub(crate) fn read(&self, row: &Value) -> Result<LabelledText, String> {
+    pub(crate) fn read(&mut self, row: &Value) -> Result<LabelledText, String> {
         let text = |column: &Column| {
             let value = field_of(row, column);
             let missing =
@@ -82,7 +89,25 @@ impl LabelledReader {
         let Labelling { text: first, text_pair, label, .. } = &self.labelling;
         let (text, pair) = (text(first)?, text_pair.as_ref().map(text).transpose()?);
         let class = self.class_of(row, &field_of(row, label))?;
+        self.note_unread(row);
         Ok(LabelledText { text, pair, class })
+    }
+
+    /// Adds the columns of a good row that are not read to the notes.
+    fn note_unread(&mut self, row: &Value) {
+        let keys: Vec<Value> = row.try_iter().map(Iterator::collect).unwrap_or_default();
+        let is_unread = |name: &&str| {
+            !self.labelling.columns().any(|column| column.name() == Some(name))
+                && is_filled(&field(row, name))
+        };
+        let unread = keys.iter().filter_map(Value::as_str).filter(is_unread);
+        let all = unread.chain(self.unread.iter().map(String::as_str));
+        all.for_each(|name| self.notes.name(Note::UnreadColumns, name));
+    }
+
+    /// Takes the notes on the rows since the last call.
+    pub(crate) fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
     }
 
     fn class_of(&self, row: &Value, label: &Value) -> Result<u32, String> {

@@ -40,6 +40,9 @@ pub(super) struct Delimited {
     noticed: Noticed,
 }
 
+/// Most columns whose values are counted.
+const UNREAD_MAX: usize = 1 << 10;
+
 /// Findings in the rows so far.
 #[derive(Default)]
 struct Noticed {
@@ -47,6 +50,8 @@ struct Noticed {
     has_characters: bool,
     /// The first line, if the column is given by number.
     head_like: HeadLike,
+    /// Rows with a value in each column that is not read, up to [`UNREAD_MAX`] columns.
+    unread: Vec<u64>,
     notes: Notes,
 }
 
@@ -116,8 +121,16 @@ impl Delimited {
         std::iter::once(self.column).chain(beside.into_iter().flatten())
     }
 
+    /// Counts the values of the row read last that are not read.
+    fn count_unread(&mut self) {
+        let counts = &mut self.noticed.unread;
+        counts.resize(self.row.len().min(UNREAD_MAX).max(counts.len()), 0);
+        counts.iter_mut().zip(&self.row).for_each(|(count, value)| *count += u64::from(!value.is_empty()));
+    }
+
     /// Adds a good row to the notes.
     fn note_row(&mut self, row: Option<Row>, line: u64) {
+        self.count_unread();
         let path = &self.path;
         if let Some(Row { first, last, .. }) = row.filter(|row| row.last > row.first)
             && self.dialect.delimiter == b'\t'
@@ -424,7 +437,16 @@ impl Records for Delimited {
     }
 
     fn take_notes(&mut self) -> Notes {
-        std::mem::take(&mut self.noticed.notes)
+        let (mut notes, counts) =
+            (std::mem::take(&mut self.noticed.notes), std::mem::take(&mut self.noticed.unread));
+        let read: Vec<usize> = self.columns().collect();
+        for (at, count) in counts.into_iter().enumerate().filter(|(at, _)| !read.contains(at)) {
+            let name = self.head.as_ref().and_then(|head| head.get(at)).filter(|name| !name.is_empty());
+            let name = name.map(String::from_utf8_lossy);
+            let name = name.unwrap_or_else(|| format!("column {}", at + 1).into());
+            notes.names(Note::UnreadColumns, &name, count);
+        }
+        notes
     }
 }
 

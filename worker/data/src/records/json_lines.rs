@@ -15,7 +15,8 @@ use super::known::shown;
 use super::remedies::Remedies;
 use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
-use crate::json::{is_too_deep, parse};
+use crate::json::{is_filled, is_too_deep, parse};
+use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
 
 /// Message for JSON nested more deeply than the parser's stack permits.
@@ -42,6 +43,7 @@ pub(super) struct JsonLines {
     /// Whether a line had characters beyond ASCII.
     has_characters: bool,
     remedies: Remedies,
+    notes: Notes,
 }
 
 impl JsonLines {
@@ -58,6 +60,7 @@ impl JsonLines {
             packing: input.packing,
             has_characters: false,
             remedies: Remedies::default(),
+            notes: Notes::default(),
         }
     }
 
@@ -134,7 +137,10 @@ impl JsonLines {
             return Err(format!("it has two fields `{}`: leave one of them out", self.field));
         }
         if let Some(Value::String(text)) = object.get_mut(&self.field) {
-            return Ok(std::mem::take(text) + &self.separator);
+            let text = std::mem::take(text) + &self.separator;
+            let unread = object.iter().filter(|(name, value)| **name != self.field && is_filled(value));
+            unread.for_each(|(name, _)| self.notes.name(Note::UnreadColumns, name));
+            return Ok(text);
         }
         let (reason, remedy) = no_text(&object, &self.field, self.packing);
         Err(self.remedies.told(reason, remedy))
@@ -331,6 +337,10 @@ impl Records for JsonLines {
 
     fn content_bytes(&self) -> u64 {
         self.position.content_bytes()
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
     }
 }
 

@@ -83,6 +83,12 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
     }
 }
 
+/// Returns what a text is that begins as an archive of the web; `None`: it is another one.
+pub(super) fn archive_of_web(text: &[u8]) -> Option<&'static str> {
+    let (begins, what) = BEGINNINGS[2];
+    begins.iter().any(|begins| starts(without_blanks(text), begins)).then_some(what)
+}
+
 /// Refuses a web page.
 pub(super) fn check_page(head: &[u8]) -> Result<(), String> {
     let (begins, what) = BEGINNINGS[0];

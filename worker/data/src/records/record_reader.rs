@@ -77,7 +77,7 @@ impl RecordReader {
     pub(super) fn take_notes(&mut self) -> Notes {
         match self {
             Self::Conversations(reader) => reader.take_notes(),
-            Self::Labelled(_) => Notes::default(),
+            Self::Labelled(reader) => reader.take_notes(),
         }
     }
 }

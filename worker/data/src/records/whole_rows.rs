@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::content;
 use super::input::{Input, MARK, Told};
 use super::objects::Objects;
+use super::prose::archive_of_web;
 use super::tables;
 use super::watched::{Watch, Watched};
 use crate::DataError;
@@ -229,13 +230,16 @@ impl Iterator for DelimitedRows {
 /// Reads a file of plain text, decompressed, without a byte order mark; `None`: it has more than `bytes_max`.
 ///
 /// # Errors
-/// It cannot be read, or is not UTF-8.
+/// It cannot be read, is not UTF-8, or is an archive of the web.
 pub(crate) fn whole_text(path: &Path, bytes_max: u64) -> Result<Option<String>, DataError> {
     let mut bytes = Vec::new();
     let reader = checked(path, DataFormat::Text)?.reader;
     reader.take(bytes_max + 1).read_to_end(&mut bytes).map_err(DataError::io("read", path))?;
     if bytes.len() as u64 > bytes_max {
         return Ok(None);
+    }
+    if let Some(what) = archive_of_web(&bytes) {
+        return Err(DataError::OtherContent { path: path.to_owned(), what: what.to_owned() });
     }
     String::from_utf8(bytes).map(Some).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();

@@ -11,7 +11,8 @@ use super::error::{EXAMPLES_MAX, check_file};
 use super::few_shot::Examples;
 use super::kind::kind_of;
 use super::labels::Labels;
-use super::{Answer, Choice, Item, TaskError, TaskKind, generated};
+use super::{Answer, Choice, Item, TaskError, TaskKind, generated, unread};
+use crate::notes::Notes;
 use crate::records::whole_rows::{Row, RowFormat, WholeRow, open};
 
 /// Columns shown in a message.
@@ -26,6 +27,8 @@ pub struct TaskFile {
     pub kind: TaskKind,
     /// Its questions, in order.
     pub questions: Vec<Question>,
+    /// The columns that are in no prompt.
+    pub notes: Notes,
     /// Solved questions before these.
     pub(super) examples: Examples,
 }
@@ -49,8 +52,15 @@ impl TaskFile {
     pub fn read(path: &Path, kind: Option<TaskKind>, limit: Option<usize>) -> Result<Self, TaskError> {
         check_file(path)?;
         let format = RowFormat::of(path).ok_or_else(|| TaskError::Format { path: path.to_owned() })?;
-        let mut reader =
-            Reader { path, kind, labels: None, questions: Vec::new(), wrong: 0, examples: Vec::new() };
+        let mut reader = Reader {
+            path,
+            kind,
+            labels: None,
+            questions: Vec::new(),
+            notes: Notes::default(),
+            wrong: 0,
+            examples: Vec::new(),
+        };
         let (mut read, mut are_all) = (0, true);
         for row in open(path, format, mmlu_head)? {
             let row = row?;
@@ -72,7 +82,7 @@ impl TaskFile {
     #[must_use]
     pub fn part(&self, from: usize, of: usize) -> Self {
         let questions = self.questions.iter().skip(from).step_by(of.max(1)).cloned().collect();
-        Self { path: self.path.clone(), kind: self.kind, questions, examples: self.examples.clone() }
+        Self { questions, ..self.clone() }
     }
 
     /// Hashes the questions with their answers. Examples before them do not count.
@@ -111,6 +121,7 @@ struct Reader<'a> {
     /// The labels beside it, if it has none and they were looked for.
     labels: Option<Option<Labels>>,
     questions: Vec<Question>,
+    notes: Notes,
     wrong: u64,
     examples: Vec<String>,
 }
@@ -126,7 +137,8 @@ impl Reader<'_> {
                     None => *self.kind.insert(kind_of(&row).ok_or_else(|| self.unknown(&row, &unread))?),
                 };
                 self.label(index, kind, &mut row)?;
-                self.question(kind, at, &row)
+                let question = self.question(kind, at, &row);
+                question.and_then(|it| unread::note(kind, &row, &unread, &mut self.notes).map(|()| it))
             }
             Err(reason) => Err(reason),
         };
@@ -196,7 +208,11 @@ impl Reader<'_> {
             let form = format!("{kind} ({})", kind.columns());
             return Err(self.refused(&form, read));
         }
-        Ok(TaskFile { path, kind, questions: self.questions, examples: Examples::default() })
+        if !self.notes.are_none() {
+            tracing::info!(file = %path.display(), notes = %self.notes, "not all of its questions' columns are in prompts");
+        }
+        let (questions, notes) = (self.questions, self.notes);
+        Ok(TaskFile { path, kind, questions, notes, examples: Examples::default() })
     }
 
     fn refused(self, kind: &str, read: usize) -> TaskError {

@@ -14,6 +14,7 @@ mod score;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod unread;
 mod windows;
 
 pub use answers::{Comparison, compare};

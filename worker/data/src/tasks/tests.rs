@@ -280,7 +280,12 @@ fn texts_are_the_whole_file_or_one_a_row() {
             .contains("a Parquet file: its name must end as its format does")
     );
     assert!(read("a.txt", "", "text").unwrap_err().contains("has no rows"));
+    let archive = read("a.wet", "WARC/1.0\r\nWARC-Type: conversion\r\n", "text").unwrap_err();
+    assert!(archive.contains("an archive of the web (WARC): write its texts as JSON lines"), "{archive}");
     let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.csv"), "n,text\n1,one\n2, \n3,[deleted]\n").unwrap();
+    let odd = HeldOutFile::read(&folder.path().join("a.csv"), "text", None).unwrap().odd.to_string();
+    assert!(odd.starts_with("of 3 texts, 1 is blank, 1 "), "{odd}");
     std::fs::write(folder.path().join("a.txt"), b"caf\xe9").unwrap();
     let message = HeldOutFile::read(&folder.path().join("a.txt"), "text", None).unwrap_err().to_string();
     assert!(message.contains("is not UTF-8 at byte 3"), "{message}");
@@ -397,6 +402,7 @@ mod encoded {
                 path: "a.jsonl".into(),
                 kind: TaskKind::Arc,
                 questions: vec![question],
+                notes: Default::default(),
                 examples: Default::default(),
             }
         };

@@ -10,6 +10,7 @@ use super::error::{EXAMPLES_MAX, check_file};
 use super::fields::kind_of;
 use super::file::names;
 use crate::chat::HeldOutConversation;
+use crate::odd_texts::OddTexts;
 use crate::records::whole_rows::{Row, RowFormat, open, whole_text};
 
 /// Bytes at the start of a text that have its first token.
@@ -24,6 +25,8 @@ pub struct HeldOutFile {
     pub path: PathBuf,
     /// Its texts, in order: one of plain text, or one a row; conversations in rows of their columns.
     pub documents: Vec<Document>,
+    /// Those in rows that are probably unintended.
+    pub odd: OddTexts,
 }
 
 /// A text.
@@ -78,10 +81,11 @@ impl HeldOutFile {
             return Ok(Self {
                 path: own,
                 documents: vec![Document { at: ("line", 1), content: Content::Text(text) }],
+                odd: OddTexts::default(),
             });
         };
         let (mut documents, mut wrong, mut examples, mut bytes) = (Vec::new(), 0, Vec::new(), 0);
-        let mut is_first = true;
+        let (mut is_first, mut odd) = (true, OddTexts::default());
         for row in open(path, format, |_| None)?.take(limit.unwrap_or(usize::MAX)) {
             let row = row?;
             let (at, unread) = ((row.unit, row.number), row.unread);
@@ -92,6 +96,9 @@ impl HeldOutFile {
             }
             match row.row.and_then(|row| content_of(row, column)) {
                 Ok(content) => {
+                    if let Content::Text(text) = &content {
+                        odd.see(text);
+                    }
                     bytes += content.bytes();
                     documents.push(Document { at, content });
                 }
@@ -109,7 +116,7 @@ impl HeldOutFile {
         let all = documents.len() as u64 + wrong;
         match (all, wrong) {
             (0, _) => Err(TaskError::Empty { path: own }),
-            (_, 0) => Ok(Self { path: own, documents }),
+            (_, 0) => Ok(Self { path: own, documents, odd: odd.among(all, false) }),
             _ => Err(TaskError::Rows {
                 path: own,
                 kind: format!("texts (column `{column}`)"),

@@ -93,6 +93,32 @@ fn every_format_has_the_tokens_of_transformers_and_the_classes() {
     assert_eq!((data.samples(), counts.cut, counts.left_out), (3, 0, 4));
 }
 
+#[test]
+fn columns_that_are_not_read_and_control_tokens_in_texts_are_counted() {
+    let folder = Folder::new();
+    let single = PAIRS.replace("text_pair = \"answer\"\n", "");
+    // One answer is empty, which a reader of tables does not see.
+    for (name, answers) in
+        [("rows.jsonl", 6), ("rows.csv", 6), ("rows.tsv", 6), ("rows.parquet", 7), ("rows.arrow", 7)]
+    {
+        std::fs::copy(fixtures().join(name), folder.path().join(name)).unwrap();
+        let told = format!("columns that are not read: `answer` ({answers} records)");
+        for (classification, told) in [(&*single, &*told), (PAIRS, "")] {
+            let data = opened(&folder, &lines(name, "", classification)).unwrap();
+            let notes = data.sources()[0].size.notes.to_string();
+            assert!(
+                notes.ends_with(told) && notes.contains("not read") != told.is_empty(),
+                "{name}: {notes}"
+            );
+        }
+    }
+    let row = |question: &str| format!("yes,{question},It is. [SEP]\n");
+    folder.write("a.csv", format!("verdict,question,answer\n{}{}", row("[MASK] [SEP] [SEP]?"), row("</s>")));
+    let told = "texts that spell control tokens of the tokenizer, which they become: `[SEP]` (3 texts), `[MASK]` (1 text); texts that spell control tokens of other tokenizers, which this one encodes in pieces: `</s>` (1 text)";
+    let data = opened(&folder, &lines("a.csv", "", PAIRS)).unwrap();
+    assert_eq!(data.sources()[0].size.notes.to_string(), told);
+}
+
 /// Columns of tables without a head, as CoLA's, are given by number.
 #[test]
 fn tables_without_a_head_have_their_columns_by_number() {

@@ -11,6 +11,10 @@ fn rendered(chat: &Chat, row: &str) -> Result<String, String> {
     Ok(Tokenizer::Bytes.decode(&encoded.tokens).unwrap())
 }
 
+fn notes(chat: &Chat, row: &str) -> String {
+    chat.encode(&read(chat, row).unwrap(), &Tokenizer::Bytes).unwrap().notes.to_string()
+}
+
 const TURNS: &str = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
 
 #[test]
@@ -162,7 +166,7 @@ fn message_keys_that_a_template_does_not_read_are_counted_by_name() {
             (r#"{"role":"user","content":"a"}"#, format!(r#"{{"role":"assistant","content":"b",{keys}}}"#));
         let row = format!(r#"{{"messages":[{user},{answer},{user},{answer}]}}"#);
         let chat = with(template);
-        let notes = chat.notes_on([read(&chat, &row).unwrap()].iter()).to_string();
+        let notes = notes(&chat, &row);
         let told = "message keys that the chat template does not read: ";
         let expected =
             if expected.is_empty() { String::new() } else { format!("{told}{}", expected.join(", ")) };
@@ -179,9 +183,7 @@ fn contents_that_a_template_does_not_print_are_counted_by_role() {
     let told = "contents that the chat template leaves out or changes, by role: `assistant` (1 message), `system` (1 message)";
     for (template, told) in [(cuts, told), (CHATML, "")] {
         let chat = Chat { train_on: TrainOn::All, ..with(template) };
-        let conversation = read(&chat, row).unwrap();
-        let packed = chat.pack([conversation].iter(), &Tokenizer::Bytes, || Ok::<_, ()>(())).unwrap();
-        assert_eq!(packed.notes.to_string(), told);
+        assert_eq!(notes(&chat, row), told);
     }
 }
 
@@ -190,8 +192,8 @@ fn pairs_without_the_tokens_around_a_text_are_counted() {
     let [pair, turns] =
         [r#"{"prompt":"a","completion":"b"}"#.to_owned(), format!(r#"{{"messages":{TURNS}}}"#)];
     for (around, row, told) in [(1, &pair, "1 pair of texts gets none"), (0, &pair, ""), (1, &turns, "")] {
-        let chat = Chat { around, ..with(CHATML) };
-        let notes = chat.notes_on([read(&chat, row).unwrap()].iter()).to_string();
+        let chat = Chat { around, end: Some("\n".to_owned()), ..with(CHATML) };
+        let notes = notes(&chat, row);
         assert!(notes.starts_with(told) && notes.is_empty() == told.is_empty(), "{notes}");
     }
 }

@@ -20,6 +20,7 @@ use super::json_values;
 use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
+use crate::notes::{Note, Notes};
 use crate::records::encoding::NotUtf8;
 use crate::records::known::shown;
 use crate::records::{Record, Records, faults};
@@ -56,20 +57,35 @@ pub(super) struct Columns {
     row: u64,
     /// Rows of the file, if declared.
     rows: Option<u64>,
+    /// Names of the other columns.
+    unread: Vec<String>,
+    notes: Notes,
 }
 
 impl Columns {
     /// Opens a Parquet file.
     pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        let choose = |schema: &Schema| Ok(vec![find(schema, recipe, &table.path)?]);
+        let mut unread = Vec::new();
+        let choose = |schema: &Schema| {
+            let column = find(schema, recipe, &table.path)?;
+            unread = others(schema, column);
+            Ok(vec![column])
+        };
         let (batches, columns, rows) = parquet_batches(&table, choose)?;
-        Ok(Self { column: columns.first().copied(), ..Self::new(table, "Parquet", batches, recipe, rows) })
+        let column = columns.first().copied();
+        Ok(Self { column, unread, ..Self::new(table, "Parquet", batches, recipe, rows) })
     }
 
     /// Opens an Arrow file or stream.
     pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        let batches = arrow_batches(&table, |schema| Ok(vec![find(schema, recipe, &table.path)?]))?;
-        Ok(Self::new(table, ARROW, batches, recipe, None))
+        let mut unread = Vec::new();
+        let choose = |schema: &Schema| {
+            let column = find(schema, recipe, &table.path)?;
+            unread = others(schema, column);
+            Ok(vec![column])
+        };
+        let batches = arrow_batches(&table, choose)?;
+        Ok(Self { unread, ..Self::new(table, ARROW, batches, recipe, None) })
     }
 
     fn new(
@@ -81,7 +97,8 @@ impl Columns {
     ) -> Self {
         let separator = recipe.separator.clone();
         let (raw, column, texts) = (None, None, VecDeque::new());
-        Self { table, format, batches, raw, column, texts, separator, row: 0, rows }
+        let (unread, notes) = (Vec::new(), Notes::default());
+        Self { table, format, batches, raw, column, texts, separator, row: 0, rows, unread, notes }
     }
 
     /// Returns the texts of the next rows, possibly none; `None` at the end.
@@ -177,7 +194,10 @@ impl Records for Columns {
         let Some(text) = self.texts.pop_front() else { return Ok(None) };
         self.row += 1;
         Ok(Some(match text.and_then(faults::checked) {
-            Ok(text) => Record::Text(text + &self.separator),
+            Ok(text) => {
+                self.unread.iter().for_each(|name| self.notes.name(Note::UnreadColumns, name));
+                Record::Text(text + &self.separator)
+            }
             Err(reason) => Record::bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
         }))
     }
@@ -186,6 +206,10 @@ impl Records for Columns {
         // Readers seek in such a file: the progress follows its rows.
         let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
         (self.table.size as f64 * share.min(1.0)) as u64
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
     }
 }
 
@@ -240,6 +264,12 @@ fn unsound(path: &Path, error: ArrowError) -> DataError {
 
 /// The place of a table's schema, in words.
 pub(super) const DESCRIPTION: &str = "its description";
+
+/// Returns the names of the other columns.
+fn others(schema: &Schema, column: usize) -> Vec<String> {
+    let others = schema.fields().iter().enumerate().filter(|(at, _)| *at != column);
+    others.map(|(_, field)| field.name().clone()).collect()
+}
 
 /// Returns the index of the column, which must hold text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {

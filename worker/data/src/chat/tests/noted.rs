@@ -1,0 +1,134 @@
+//! Notes on what templates read and write.
+
+use super::*;
+use crate::control_tokens::markers;
+
+/// Returns the text of a conversation, and the notes on it.
+fn encoded(chat: &Chat, list: &str) -> Result<(String, String), String> {
+    let encoded = chat.encode(&messages(value(list))?, &Tokenizer::Bytes)?;
+    Ok((Tokenizer::Bytes.decode(&encoded.tokens).unwrap(), encoded.notes.to_string()))
+}
+
+/// Answers with these keys, behind questions with a name.
+fn turns(keys: [&str; 2]) -> String {
+    let turn = |keys| {
+        format!(r#"{{"role":"user","content":"a","name":"Ann"}},{{"role":"assistant","content":"b",{keys}}}"#)
+    };
+    format!("[{}]", keys.map(turn).join(","))
+}
+
+const CALLED: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}</>{% endfor %}";
+
+#[test]
+fn a_key_is_read_if_the_text_depends_on_it() {
+    let whole = "{% for m in messages %}{{ m | tojson }}</>{% endfor %}";
+    let last = "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content if loop.last }}{{ m.content }}</>{% endfor %}";
+    let call = r#""tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]"#;
+    let unread = "message keys that the chat template does not read: ";
+    for (template, keys, told) in [
+        // The name of a function is another one than that of a speaker.
+        (CALLED, [call, call], "`name` (2 messages)"),
+        (whole, [call, r#""reasoning":"r""#], ""),
+        (last, [r#""reasoning":"r""#, r#""reasoning":"s""#], "`name` (2 messages), `reasoning` (1 message)"),
+    ] {
+        let chat = Chat { train_on: TrainOn::All, ..with(template) };
+        let (_, notes) = encoded(&chat, &turns(keys)).unwrap();
+        let told = if told.is_empty() { String::new() } else { format!("{unread}{told}") };
+        assert_eq!(notes, told, "{template}");
+    }
+    let named = CALLED
+        .replace("m.tool_calls or []", "[]")
+        .replace("{{ m.content }}", "{{ m.content }}{# tool_calls #}");
+    let reason = encoded(&with(&named), &turns([call, call])).unwrap_err();
+    assert!(reason.starts_with("it has tool_calls, and the chat template does not read"), "{reason}");
+}
+
+#[test]
+fn arguments_in_texts_are_taken_as_objects_where_the_template_writes_json() {
+    let call = |arguments: &str| {
+        format!(r#""tool_calls":[{{"type":"function","function":{{"name":"f","arguments":{arguments}}}}}]"#)
+    };
+    let (text, object) = (call(r#""{\"x\": 1, \"y\": \"z\"}""#), call(r#"{"x": 1, "y": "z"}"#));
+    let (broken, list) = (call(r#""{\"x\": ""#), call(r#""[1]""#));
+    let verbatim = CALLED.replace(" | tojson", "");
+    let iterated = CALLED.replace(
+        "{{ c.function.arguments | tojson }}",
+        "{% for k, v in c.function.arguments | items %}{{ k }}={{ v }} {% endfor %}",
+    );
+    let (one, left) = (
+        "arguments of 1 tool call are JSON in a text, and taken as objects, since the chat template writes JSON itself",
+        "arguments of 1 tool call are a text that is no JSON object, and stay so",
+    );
+    for (template, calls, words, told) in [
+        (
+            CALLED,
+            [&text, &object],
+            [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf {"x": 1, "y": "z"}</>"#],
+            one.to_owned(),
+        ),
+        (
+            CALLED,
+            [&object, &object],
+            [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf {"x": 1, "y": "z"}</>"#],
+            String::new(),
+        ),
+        (
+            CALLED,
+            [&text, &broken],
+            [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf "{\"x\": "</>"#],
+            format!("{one}; {left}"),
+        ),
+        (CALLED, [&object, &list], [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf "[1]"</>"#], left.to_owned()),
+        (
+            &verbatim,
+            [&text, &text],
+            [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf {"x": 1, "y": "z"}</>"#],
+            String::new(),
+        ),
+        (&iterated, [&text, &object], ["bf x=1 y=z </>", "bf x=1 y=z </>"], one.to_owned()),
+    ] {
+        let row = turns(calls.map(String::as_str)).replace(r#","name":"Ann""#, "");
+        let (found, notes) = encoded(&with(template), &row).unwrap();
+        assert_eq!(found, words.map(|words| format!("<user>a</><assistant>{words}")).concat());
+        assert_eq!(notes, told, "{template}");
+    }
+}
+
+#[test]
+fn answers_without_an_end_that_is_trained_on_are_counted() {
+    let marked = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}</>{% endfor %}";
+    let bare = CHATML.replace("</>", "\n");
+    let outside = marked.replace("{% endgeneration %}", "</>{% endgeneration %}");
+    let told = "1 conversation ends with the answer, and no end token behind it is trained on";
+    for (template, answer, is_told) in [
+        (CHATML, "b", false),
+        (bare.as_str(), "b", true),
+        (&bare, "b<|im_end|>", false),
+        (&bare, " ", false),
+        (marked, "a long answer, of more than so many characters", true),
+        (&outside, "b", false),
+    ] {
+        let list =
+            format!(r#"[{{"role":"user","content":"a"}},{{"role":"assistant","content":"{answer}"}}]"#);
+        let (_, notes) = encoded(&with(template), &list).unwrap();
+        assert_eq!((notes.starts_with(told), notes.is_empty()), (is_told, !is_told), "{template}: {notes}");
+    }
+}
+
+#[test]
+fn what_looks_like_a_control_token_in_a_template_is_found() {
+    for (template, expected) in [
+        ("{{ '<|im_start|>' + m.role }}<|im_end|>{{ '<|im_start|>' }}", &["<|im_start|>", "<|im_end|>"][..]),
+        ("<start_of_turn>{% if a < 1 %}</s>{% endif %}<s>", &["<start_of_turn>", "</s>", "<s>"]),
+        ("<｜User｜>[/INST]<tool_call><||>{{ '<|' + role + '|>' }}[SEP]", &["<｜User｜>", "[SEP]"]),
+        ("{% if a <b %}{{ messages[0] }}", &[]),
+    ] {
+        assert_eq!(markers(template), expected, "{template}");
+    }
+    let lacking = vec!["<|im_end|>".to_owned(), "<|eot_id|>".to_owned()];
+    let chat = Chat { lacking, ..with(&CHATML.replace("</>", "<|im_end|>")) };
+    let (_, notes) =
+        encoded(&chat, r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#).unwrap();
+    let told = "control tokens of the chat template that the tokenizer does not have, and encodes in pieces: `<|im_end|>` (1 conversation)";
+    assert_eq!(notes, told);
+}
