@@ -301,7 +301,21 @@ fn is_saved_as(module: &str, name: &str) -> bool {
 /// # Errors
 /// It is not on this machine, or has changed since.
 pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result<PathBuf> {
-    const REMEDY: &str = "give the folder of that model with --base";
+    let (folder, named) = base_folder(companions, given)?;
+    let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
+    if let Some(record) = record
+        && !record.is_of(&BaseIdentity::of(&BaseModel::open(&folder, |_, _| {})?)?)
+    {
+        bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
+    }
+    Ok(folder)
+}
+
+/// The remedy for a pretrained model that is not there.
+const REMEDY: &str = "give the folder of that model with --base";
+
+/// The same without a look at its weights; and its name in these files.
+pub(super) fn base_folder(companions: &Companions, given: Option<&Path>) -> Result<(PathBuf, String)> {
     let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
     let from = match (&record, companions.get(ADAPTER_CONFIG)) {
         (Some(record), _) => Some(record.base_model_name_or_path.clone()),
@@ -312,16 +326,11 @@ pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result
         }
         (None, None) => None,
     };
-    let named = from.as_deref().unwrap_or("a model without a name");
-    let folder = given.or(from.as_deref().map(Path::new).filter(|folder| folder.is_dir()));
+    let named = from.unwrap_or_else(|| "a model without a name".to_owned());
+    let folder = given.or(Some(Path::new(&named)).filter(|folder| folder.is_dir()));
     let folder =
         folder.with_context(|| format!("these are adapters of {named}, which is not here: {REMEDY}"))?;
-    if let Some(record) = record
-        && !record.is_of(&BaseIdentity::of(&BaseModel::open(folder, |_, _| {})?)?)
-    {
-        bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
-    }
-    Ok(folder.to_owned())
+    Ok((folder.to_owned(), named))
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn adapters_of_an_encoder(folder: &Path) -> (&'static str, Value, Vec<i64>, Vec<
 }
 
 /// The named Python, if it has the imports of the script. Optional, as it takes gigabytes.
-fn python() -> Option<std::ffi::OsString> {
+pub fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
     let imports = Command::new(&python)
         .args(["-c", "import torch, peft; from transformers import AutoModelForCausalLM"])
