@@ -8,6 +8,7 @@ use longhaul_proto::checkpoint::folder::{ADAPTER, Manifest};
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
 
+use super::adapters::joined::Form;
 use super::adapters::{ADAPTER_CONFIG, BASE};
 use super::hf_folder::StoredWeights;
 use super::listing::{read_shared, read_weights, verify_alone};
@@ -176,14 +177,13 @@ fn open_hf(folder: &Path) -> Result<OpenedModel> {
 /// Opens adapters that PEFT wrote.
 fn open_peft(folder: &Path, base: Option<&Path>) -> Result<OpenedModel> {
     let companions = Companions::read(folder)?;
-    ensure!(
-        companions.get(ADAPTER_CONFIG).is_some(),
-        "{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too",
-        folder.display()
-    );
+    let config = companions.get(ADAPTER_CONFIG).with_context(|| {
+        format!("{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too", folder.display())
+    })?;
+    let form = Form::of(config);
     let base = described(&adapters::find_base(&companions, base)?)?;
     let spec = adapters::tuned_as(hf_folder::with_head_of(folder, base)?, &companions)?;
-    let parameters = hf_folder::read_adapters(folder, &spec)?;
+    let parameters = hf_folder::read_adapters(folder, &spec, form)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer, companions })
 }
