@@ -279,7 +279,9 @@ mod tests {
     fn adapters_are_shown_with_the_model_that_they_belong_to() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let adapters = |case: &str| fixtures.join("adapters").join(case);
-        for (case, words) in [("llama", "adapters of rank "), ("qwen3-dora", ", DoRA, of ")] {
+        for (case, words) in
+            [("llama", "adapters of rank "), ("phi3", "adapters of rank "), ("qwen3-dora", ", DoRA, of ")]
+        {
             let model = fixture(case.trim_end_matches("-dora"));
             let told = report(&adapters(case), Some(&model)).unwrap();
             let beside = format!(" parameters beside {}\narchitecture: ", model.display());

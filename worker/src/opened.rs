@@ -4,13 +4,21 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use longhaul_checkpoint::{OpenedModel, Weights, open_weights};
+use longhaul_checkpoint::{DescribedModel, OpenedModel, Weights, describe_stored, open_weights};
 use longhaul_common::config::DataConfig;
 use longhaul_data::Tokenizer;
 
 use crate::cli::{CheckpointArgs, ComputeArgs};
 
 impl CheckpointArgs {
+    /// Describes the whole model, and reads no weights.
+    ///
+    /// # Errors
+    /// It is missing, or not supported.
+    pub(crate) fn describe(&self) -> Result<DescribedModel> {
+        describe_stored(&self.checkpoint, self.base.as_deref())
+    }
+
     /// Opens the checkpoint as a whole model.
     ///
     /// # Errors

@@ -83,9 +83,16 @@ impl ClassificationConfig {
         }
         self.check_columns()?;
         self.check_labels()?;
-        let refused = |source, reason| ConfigError::value("data.sources", source, reason);
-        let check = |source| self.check_source(source).map_err(|reason| refused(source, reason));
-        data.training().iter().chain(&data.validation).try_for_each(check)
+        data.training().iter().chain(&data.validation).try_for_each(|source| self.check_source(source))
+    }
+
+    /// Checks the columns, and a file that is to have them.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key and the remedy.
+    pub fn check_file(&self, source: &DataSource) -> Result<(), ConfigError> {
+        self.check_columns()?;
+        self.check_source(source)
     }
 
     fn check_columns(&self) -> Result<(), ConfigError> {
@@ -150,24 +157,25 @@ impl ClassificationConfig {
         }
     }
 
-    /// Returns the conflict of a source with texts in columns, if any.
-    fn check_source(&self, source: &DataSource) -> Result<(), &'static str> {
+    /// Refuses a source without texts in these columns.
+    fn check_source(&self, source: &DataSource) -> Result<(), ConfigError> {
+        let refused = |reason| Err(ConfigError::value("data.sources", source, reason));
         match source.format() {
             DataFormat::Csv | DataFormat::Tsv => {}
             DataFormat::Jsonl | DataFormat::Parquet | DataFormat::Arrow if !self.are_numbered() => {}
             DataFormat::Jsonl | DataFormat::Parquet | DataFormat::Arrow => {
-                return Err(
+                return refused(
                     "its columns have names: give them in data.classification, as numbers are for CSV and TSV without a head",
                 );
             }
             _ => {
-                return Err(
+                return refused(
                     "data.classification is read from JSON lines, CSV, TSV, Parquet and Arrow: say its format if it is one of these under another name, or convert it",
                 );
             }
         }
         if source.field.is_some() || source.column.is_some() {
-            return Err("data.classification names the columns: leave out field and column");
+            return refused("data.classification names the columns: leave out field and column");
         }
         Ok(())
     }

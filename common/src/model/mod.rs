@@ -8,6 +8,7 @@ mod evaluation;
 mod experts;
 mod families;
 mod initial;
+mod joined;
 mod meant;
 mod parameters;
 mod products;

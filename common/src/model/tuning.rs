@@ -8,7 +8,7 @@ use super::meant::matches;
 use super::parameters::{InBlock, in_model_order};
 use super::shard::Cut;
 use super::{Initial, ModelSpec, ParameterSpec, Product};
-use crate::config::{ConfigError, FrozenFormat, LoraConfig, ModelKind, TrainConfig};
+use crate::config::{ConfigError, FrozenFormat, LoraConfig, TrainConfig};
 
 /// The trained part of a model; the rest is frozen.
 #[derive(Clone, Debug, PartialEq)]
@@ -190,6 +190,10 @@ impl ModelSpec {
                 let reason = "is the output projection as well, which PEFT's files leave as it was: beside adapters, leave it frozen";
                 return Err(ConfigError::value("train.unfrozen_parameters", &tensor.name, reason));
             }
+            if let Some(whole) = self.kind.joined_name(module) {
+                let reason = format!("is a part of {whole} in files: beside adapters, leave it frozen");
+                return Err(ConfigError::value("train.unfrozen_parameters", &tensor.name, reason));
+            }
             let is_adapted = self.adapter_scale(&format!("{module}{WEIGHT}")).is_some();
             if is_adapted || of_module.any(|name| !tuning.trains(name)) {
                 let reason = format!(
@@ -230,10 +234,6 @@ impl ModelSpec {
 
     /// Returns the adapters beside tensors with names of these patterns, which are trained whole.
     fn lora(&self, config: &LoraConfig, whole: &[String]) -> Result<Lora, ConfigError> {
-        if self.kind == ModelKind::Phi3 {
-            let reason = "Phi-3 files join the matrices of queries, keys and values, which share adapters there: not supported; take unfrozen_parameters";
-            return Err(ConfigError::value("train.lora.rank", config.rank, reason));
-        }
         self.check_adapts_no_experts(config)?;
         // A tied output projection is the embedding.
         let is_embedding = |weight: &str| self.tied_embeddings && weight == self.output_projection();
@@ -241,13 +241,17 @@ impl ModelSpec {
         let can_be = |weight: &String| !is_embedding(weight) && !is_whole(weight);
         let linear = self.products().into_iter().map(|product| product.weight);
         let linear: Vec<String> = linear.filter(can_be).collect();
+        let module_in_files = |weight: &str| {
+            let module = module_of(weight);
+            self.kind.joined_name(module).unwrap_or_else(|| module.to_owned())
+        };
         let mut weights = Vec::new();
         for target in &config.targets {
             let of_target = |weight: &&String| {
-                let module = module_of(weight);
+                let module = module_in_files(weight);
                 match target == LoraConfig::ALL_LINEAR {
                     true => *weight != self.output_projection(),
-                    false => module == target || module.ends_with(&format!(".{target}")),
+                    false => module == *target || module.ends_with(&format!(".{target}")),
                 }
             };
             let before = weights.len();
@@ -255,7 +259,7 @@ impl ModelSpec {
             if weights.len() == before {
                 let reason = format!(
                     "no linear module has such a name; modules are {}",
-                    examples(&linear.iter().map(|name| module_of(name).to_owned()).collect::<Vec<_>>())
+                    examples(&linear.iter().map(|name| module_in_files(name)).collect::<Vec<_>>())
                 );
                 return Err(ConfigError::value("train.lora.targets", target, reason));
             }

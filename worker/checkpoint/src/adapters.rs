@@ -1,5 +1,7 @@
 //! Weights that are trained beside a pretrained model: their files, in PEFT's layout where they have adapters, and their pretrained model.
 
+pub(super) mod joined;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -122,6 +124,8 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
         .filter(|tensor| whole.tuning.as_ref().is_some_and(|tuning| tuning.trains(&tensor.name)))
         .map(|tensor| saved_module(&tensor.name))
         .collect();
+    let targets = targets(whole, lora);
+    let [ranks, alphas] = joined::patterns(whole.kind, &targets, (lora.rank, lora.alpha, lora.use_rslora));
     json!({
         "peft_type": "LORA",
         "task_type": match (&whole.encoder, whole.classes()) {
@@ -133,12 +137,14 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
         "base_model_name_or_path": from,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
         "lora_dropout": lora.dropout,
         "use_rslora": lora.use_rslora,
         "use_dora": lora.use_dora,
         "bias": "none",
         "fan_in_fan_out": whole.kind == ModelKind::Gpt2,
-        "target_modules": targets(whole, lora),
+        "target_modules": targets,
         "modules_to_save": if modules.is_empty() { Value::Null } else { json!(modules) },
         "inference_mode": true,
     })
@@ -153,7 +159,11 @@ fn saved_module(name: &str) -> &str {
 
 /// Returns the shortest names of the adapted modules: their last part, where all modules of that name are adapted.
 fn targets(whole: &ModelSpec, lora: &Lora) -> BTreeSet<String> {
-    let last = |weight: &str| module_of(weight).rsplit('.').next().unwrap_or_default().to_owned();
+    let module = |weight: &str| {
+        let module = module_of(weight);
+        whole.kind.joined_name(module).unwrap_or_else(|| module.to_owned())
+    };
+    let last = |weight: &str| module(weight).rsplit('.').next().unwrap_or_default().to_owned();
     let untuned = whole.untuned();
     let others: BTreeSet<String> = untuned
         .parameters()
@@ -163,7 +173,7 @@ fn targets(whole: &ModelSpec, lora: &Lora) -> BTreeSet<String> {
         .collect();
     let shortest = |weight: &String| {
         let last = last(weight);
-        if others.contains(&last) { module_of(weight).to_owned() } else { last }
+        if others.contains(&last) { module(weight) } else { last }
     };
     lora.weights.iter().map(shortest).collect()
 }
@@ -246,15 +256,16 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         "init_lora_weights" => value.is_boolean() || value == "gaussian" || value == "eva",
         "use_rslora" | "use_dora" => value.is_boolean() || value.is_null(),
         "r" | "lora_alpha" | "target_modules" | "modules_to_save" => true,
-        key if OF_NO_EFFECT.contains(&key) => true,
+        key if OF_NO_EFFECT.contains(&key) || joined::PATTERNS.contains(&key) => true,
         _ => {
             let is_empty =
                 value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
             is_empty || matches!(value, Value::Null | Value::Bool(false))
         }
     };
+    const MERGE: &str = "it is not supported; merge the adapter with PEFT (`merge_and_unload`)";
     if let Some((key, _)) = json.iter().find(|(key, value)| !is_usual(key, value)) {
-        return Err(refused(key, "it is not supported; merge the adapter with PEFT (`merge_and_unload`)"));
+        return Err(refused(key, MERGE));
     }
     let rank = json.get("r").and_then(Value::as_u64).and_then(|rank| u32::try_from(rank).ok());
     let lora = LoraConfig {
@@ -273,6 +284,9 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         base: FrozenFormat::F32,
     };
     lora.check().with_context(|| format!("read {ADAPTER_CONFIG}"))?;
+    if let Some(key) = joined::unfit(&json, spec.kind, &lora) {
+        return Err(refused(key, MERGE));
+    }
     let all = spec.parameters();
     let is_of_classes = json.get("task_type").is_some_and(|kind| kind == OF_CLASSES);
     let mut saved = BTreeSet::new();
@@ -301,7 +315,21 @@ fn is_saved_as(module: &str, name: &str) -> bool {
 /// # Errors
 /// It is not on this machine, or has changed since.
 pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result<PathBuf> {
-    const REMEDY: &str = "give the folder of that model with --base";
+    let (folder, named) = base_folder(companions, given)?;
+    let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
+    if let Some(record) = record
+        && !record.is_of(&BaseIdentity::of(&BaseModel::open(&folder, |_, _| {})?)?)
+    {
+        bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
+    }
+    Ok(folder)
+}
+
+/// The remedy for a pretrained model that is not there.
+const REMEDY: &str = "give the folder of that model with --base";
+
+/// The same without a look at its weights; and its name in these files.
+pub(super) fn base_folder(companions: &Companions, given: Option<&Path>) -> Result<(PathBuf, String)> {
     let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
     let from = match (&record, companions.get(ADAPTER_CONFIG)) {
         (Some(record), _) => Some(record.base_model_name_or_path.clone()),
@@ -312,16 +340,11 @@ pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result
         }
         (None, None) => None,
     };
-    let named = from.as_deref().unwrap_or("a model without a name");
-    let folder = given.or(from.as_deref().map(Path::new).filter(|folder| folder.is_dir()));
+    let named = from.unwrap_or_else(|| "a model without a name".to_owned());
+    let folder = given.or(Some(Path::new(&named)).filter(|folder| folder.is_dir()));
     let folder =
         folder.with_context(|| format!("these are adapters of {named}, which is not here: {REMEDY}"))?;
-    if let Some(record) = record
-        && !record.is_of(&BaseIdentity::of(&BaseModel::open(folder, |_, _| {})?)?)
-    {
-        bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
-    }
-    Ok(folder.to_owned())
+    Ok((folder.to_owned(), named))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use longhaul_proto::little_endian::of_f32;
 use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 
-use super::adapters::{ADAPTER_CONFIG, weights_file};
+use super::adapters::{ADAPTER_CONFIG, joined, weights_file};
 use super::archive::whole_of;
 use super::merge::merge;
 use super::store::remove;
@@ -195,7 +195,8 @@ fn write_all(
     told: impl Fn(u64, u64),
 ) -> Result<Exported> {
     std::fs::create_dir_all(folder).with_context(|| format!("create folder {}", folder.display()))?;
-    let tensors = tensors_of(model, dtype);
+    let values = joined::to_file(&model.spec, &model.parameters);
+    let tensors = tensors_of(&model.spec, &values, dtype);
     let all: u64 = tensors.iter().map(|(_, tensor)| tensor.data_len() as u64).sum();
     // PEFT reads one file.
     let shards = if model.is_adapters() { vec![tensors] } else { in_shards(tensors, shard_bytes_max) };
@@ -274,15 +275,15 @@ impl View for Converted<'_> {
     }
 }
 
-fn tensors_of(model: &WholeModel, dtype: ExportType) -> Vec<(String, Converted<'_>)> {
-    let mut rest = model.parameters.as_slice();
+fn tensors_of<'a>(spec: &ModelSpec, values: &'a [f32], dtype: ExportType) -> Vec<(String, Converted<'a>)> {
+    let mut rest = values;
     let tensor = |ParameterSpec { name, shape, .. }: ParameterSpec| {
         let count = shape.iter().product::<u64>() as usize;
         let (values, after) = rest.split_at(count.min(rest.len()));
         rest = after;
         (name, Converted { shape: shape.iter().map(|&size| size as usize).collect(), values, dtype })
     };
-    tensors::stored_in(&model.spec).into_iter().map(tensor).collect()
+    tensors::stored_in(spec).into_iter().map(tensor).collect()
 }
 
 /// Fills files in order, each up to the limit; a larger tensor has a file of its own.

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
 use longhaul_proto::checkpoint::folder::{ADAPTER, TRAINED};
 use longhaul_proto::stored_values::StoredValues;
 use serde::Deserialize;
 
+use super::adapters::joined::{self, Form};
 use super::adapters::{ADAPTER_CONFIG, PREFIX};
 use super::experts;
 use super::reading::{Stretch, read_values};
@@ -198,10 +199,10 @@ pub(super) fn with_head_of(folder: &Path, base: ModelSpec) -> Result<ModelSpec> 
 ///
 /// # Errors
 /// Names the tensor that is missing, of another shape or type, or not described.
-pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
+pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec, form: Form) -> Result<Vec<f32>> {
     let path = folder.join(ADAPTER);
     let file = StoredFile::open(&path)?;
-    let parameters = tensors::stored_in(spec);
+    let parameters = tensors::adapters_in(spec, form);
     let (mut stretches, mut starts, mut count) = (Vec::new(), Vec::new(), 0);
     for (at, parameter) in parameters.iter().enumerate() {
         let name = parameter.name.as_str();
@@ -218,7 +219,8 @@ pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>>
     if let Some(other) = file.tensors.keys().find(|name| !known.contains(name.as_str())) {
         bail!("{} has the tensor {other}, which {ADAPTER_CONFIG} does not describe", path.display());
     }
-    read_flat(&[path], stretches, &starts, count)
+    let values = read_flat(std::slice::from_ref(&path), stretches, &starts, count)?;
+    joined::from_file(spec, form, values).map_err(|reason| anyhow!("{}: {reason}", path.display()))
 }
 
 /// Checks names and shapes of all tensors, and reads no values.

@@ -23,6 +23,7 @@ mod reading;
 mod recut;
 mod sealed;
 mod store;
+mod stored_description;
 mod stored_file;
 mod tensors;
 
@@ -41,6 +42,7 @@ pub use listing::{Listed, LoadedModel, LoadedPrivate};
 pub use opening::{InspectedModel, OpenedModel, Weights, base_of, inspect_model, open_model, open_weights};
 pub use recut::{Recut, recut};
 pub use store::CheckpointStore;
+pub use stored_description::{DescribedModel, describe_stored};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,10 +8,12 @@ use longhaul_proto::checkpoint::folder::{ADAPTER, Manifest};
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
 
+use super::adapters::joined::Form;
 use super::adapters::{ADAPTER_CONFIG, BASE};
 use super::hf_folder::StoredWeights;
 use super::listing::{read_shared, read_weights, verify_alone};
 use super::pieces::Pieces;
+use super::stored_description::{check_folder, config_of};
 use super::{
     AVERAGE, CHAT_TEMPLATE, CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters,
     hf_folder, merge, model_config,
@@ -80,8 +82,7 @@ impl Weights {
 /// # Errors
 /// As there; or it has no moving average.
 pub fn open_weights(path: &Path, base: Option<&Path>, weights: Weights) -> Result<OpenedModel> {
-    ensure!(path.exists(), "there is no folder {}", path.display());
-    ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
+    check_folder(path)?;
     if hf_folder::has_weights(path) && !path.join(MANIFEST).is_file() {
         ensure!(weights == Weights::Trained, without_average(&path.display().to_string()));
         return open_hf(path);
@@ -97,14 +98,7 @@ pub fn open_weights(path: &Path, base: Option<&Path>, weights: Weights) -> Resul
     let manifests = folders.iter().map(|folder| verify_alone(folder, false));
     let manifests = manifests.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
     let parts: Vec<_> = folders.iter().zip(manifests).collect();
-    let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
-    let json: Option<Value> = serde_json::from_str(&text).ok();
-    ensure!(
-        !json.as_ref().is_some_and(model_config::is_of_images),
-        "{} is of a classifier of images, which cannot continue text: give a checkpoint of a language model",
-        folder.display()
-    );
-    let json = json.with_context(|| format!("{} is no JSON", config.display()))?;
+    let json = config_of(folder)?;
     let spec = model_config::from_json(&json)
         .with_context(|| format!("{} does not describe a supported model", config.display()))?;
     let companions = Companions::read(folder)?;
@@ -183,14 +177,13 @@ fn open_hf(folder: &Path) -> Result<OpenedModel> {
 /// Opens adapters that PEFT wrote.
 fn open_peft(folder: &Path, base: Option<&Path>) -> Result<OpenedModel> {
     let companions = Companions::read(folder)?;
-    ensure!(
-        companions.get(ADAPTER_CONFIG).is_some(),
-        "{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too",
-        folder.display()
-    );
+    let config = companions.get(ADAPTER_CONFIG).with_context(|| {
+        format!("{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too", folder.display())
+    })?;
+    let form = Form::of(config);
     let base = described(&adapters::find_base(&companions, base)?)?;
     let spec = adapters::tuned_as(hf_folder::with_head_of(folder, base)?, &companions)?;
-    let parameters = hf_folder::read_adapters(folder, &spec)?;
+    let parameters = hf_folder::read_adapters(folder, &spec, form)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer, companions })
 }
@@ -240,7 +233,7 @@ fn whole_before(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the folder itself, or the last written complete one within, at most three levels down; for one part of a model, with the other parts' folders.
-fn newest(path: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn newest(path: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(path, 3, &mut found).with_context(|| format!("look through {}", path.display()))?;
     found.sort_unstable_by(|one, other| other.cmp(one));

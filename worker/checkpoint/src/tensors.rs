@@ -12,6 +12,7 @@ use longhaul_proto::little_endian::{extend_f32, f32_of, of_f32};
 use safetensors::{Dtype, SafeTensors, View};
 
 use super::adapters::PREFIX;
+use super::adapters::joined::{self, Form};
 use super::{CheckpointError, experts};
 
 /// A named tensor.
@@ -49,7 +50,8 @@ pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result
             reason: format!("{} values for {} parameters", flat.len(), spec.synchronised_count()),
         });
     }
-    let mut rest = flat;
+    let values = joined::to_file(spec, flat);
+    let mut rest = &*values;
     let tensors: Vec<(String, F32<'_>)> = stored_in(spec)
         .into_iter()
         .map(|parameter| {
@@ -61,26 +63,25 @@ pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result
     write(path, tensors)
 }
 
-/// The parameters of a family's layers that its files have as one tensor: its rows are theirs, one after the other.
-const JOINED: [(&[&str], &str); 2] = [
-    (&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "self_attn.qkv_proj"),
-    (&["mlp.gate_proj", "mlp.up_proj"], "mlp.gate_up_proj"),
-];
-
 /// Returns the tensors of a checkpoint's file. Names of adapters' files begin as PEFT's.
 pub(super) fn stored_in(spec: &ModelSpec) -> Vec<ParameterSpec> {
     if spec.tuning.as_ref().is_none_or(|tuning| tuning.lora.is_none()) {
         return stored(spec.kind, spec.synchronised());
     }
-    let mut tensors = spec.synchronised();
+    adapters_in(spec, Form::Blocks)
+}
+
+/// Returns the tensors of a file of adapters.
+pub(super) fn adapters_in(spec: &ModelSpec, form: Form) -> Vec<ParameterSpec> {
+    let mut tensors = joined::stored(spec, form);
     tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
     tensors
 }
 
-/// Returns the tensors of a file with these parameters. In the flat vector, their values have the same order.
+/// Returns the tensors of a file with these parameters, none of an adapter. In the flat vector, their values have the same order.
 pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
     match kind {
-        ModelKind::Phi3 => joined(parameters),
+        _ if !kind.joined().is_empty() => joined_rows(kind, parameters),
         _ if kind.usual_experts().is_some() => {
             parameters.into_iter().flat_map(|parameter| experts::stored(kind, parameter)).collect()
         }
@@ -88,14 +89,10 @@ pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<Par
     }
 }
 
-fn joined(parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
+fn joined_rows(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
     let mut stored = Vec::<ParameterSpec>::with_capacity(parameters.len());
     for parameter in parameters {
-        let joined = JOINED.iter().find_map(|(parts, whole)| {
-            let part = parts.iter().find(|part| parameter.name.contains(**part))?;
-            Some(parameter.name.replace(part, whole))
-        });
-        match (stored.last_mut(), joined) {
+        match (stored.last_mut(), kind.joined_name(&parameter.name)) {
             (Some(last), Some(name)) if last.name == name => last.shape[0] += parameter.shape[0],
             (_, name) => {
                 stored.push(ParameterSpec { name: name.unwrap_or(parameter.name.clone()), ..parameter })
@@ -171,8 +168,7 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
     let other = |reason: String| CheckpointError::OtherModel { path: path.to_owned(), reason };
     let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
     // Bounded by the file: the specification may be of another model of any size.
-    let count = usize::try_from(spec.synchronised_count()).unwrap_or(usize::MAX);
-    let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
+    let mut values = Vec::with_capacity(bytes.len() / size_of::<f32>());
     let parameters = stored_in(spec);
     for parameter in &parameters {
         let tensor =
@@ -188,10 +184,10 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
             );
             return Err(other(reason));
         }
-        extend_f32(&mut flat, tensor.data());
+        extend_f32(&mut values, tensor.data());
     }
     match file.len() - parameters.len() {
-        0 => Ok(flat),
+        0 => joined::from_file(spec, Form::Blocks, values).map_err(other),
         more => Err(other(format!("it has {more} additional tensors"))),
     }
 }

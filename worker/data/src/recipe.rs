@@ -112,8 +112,13 @@ impl Recipe {
         })
     }
 
+    /// Returns a recipe for reading labelled texts, and not for their tokens.
+    pub(super) fn of_labelled(format: DataFormat, labelling: &Labelling) -> Self {
+        let (column, labelling) = (labelling.text.clone(), Some(Arc::new(labelling.clone())));
+        Self { column, labelling, separator: String::new(), ..Self::plain(format) }
+    }
+
     /// Returns a recipe with byte tokens and defaults for the rest.
-    #[cfg(any(test, fuzzing, feature = "fuzz"))]
     pub(super) fn plain(format: DataFormat) -> Self {
         Self {
             format,

@@ -10,7 +10,7 @@ use super::{CheckpointArgs, ComputeArgs};
 
 /// `worker evaluate`
 #[derive(Clone, Debug, Args)]
-#[command(group = ArgGroup::new("files").args(["task", "text"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("files").args(["task", "text", "labelled"]).required(true).multiple(true))]
 pub struct EvaluateArgs {
     /// The checkpoint.
     #[command(flatten)]
@@ -21,9 +21,21 @@ pub struct EvaluateArgs {
     /// Files of held-out text, for perplexity: plain text, or a column of JSON lines, Parquet, Arrow or CSV; or conversations, of which the assistant's words count.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub text: Vec<PathBuf>,
-    /// The column of the text in files of `--text` that have columns.
+    /// Files of labelled texts, for a classifier's accuracy: JSON lines, CSV, TSV, Parquet or Arrow. A label is a name of the model's `id2label`, or its number.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub labelled: Vec<PathBuf>,
+    /// The column of the text in files of `--text` or `--labelled` that have columns. In labelled tables without a head, all columns are numbers, from 1.
     #[arg(long, value_name = "NAME", default_value = "text")]
     pub text_column: String,
+    /// The column of the second text in files of `--labelled`, for pairs.
+    #[arg(long, value_name = "NAME", requires = "labelled")]
+    pub text_pair_column: Option<String>,
+    /// The column of the label in files of `--labelled`.
+    #[arg(long, value_name = "NAME", default_value = "label", requires = "labelled")]
+    pub label_column: String,
+    /// Most tokens of a labelled text; longer ones lose their end. Default: the model's context.
+    #[arg(long, value_name = "COUNT", requires = "labelled", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub sequence_length: Option<u32>,
     /// A chat template's file, for conversations. Default: that of the model.
     #[arg(long, value_name = "FILE", requires = "text")]
     pub chat_template: Option<PathBuf>,

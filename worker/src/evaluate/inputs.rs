@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use longhaul_data::tasks::{Content, HeldOutFile, TaskFile};
+use longhaul_checkpoint::DescribedModel;
+use longhaul_common::config::{ClassificationConfig, Column, TooLong};
+use longhaul_data::tasks::{Content, HeldOutFile, LabelledFile, TaskFile};
 
 use crate::cli::{EvaluateArgs, TaskName};
 
@@ -11,14 +13,15 @@ use crate::cli::{EvaluateArgs, TaskName};
 pub(super) struct Inputs {
     pub(super) texts: Vec<HeldOutFile>,
     pub(super) tasks: Vec<TaskFile>,
+    pub(super) labelled: Vec<LabelledFile>,
 }
 
 impl Inputs {
-    /// Reads all files.
+    /// Reads all files, for this model.
     ///
     /// # Errors
     /// Names the file, its row and the cause.
-    pub(super) fn read(args: &EvaluateArgs) -> Result<Self> {
+    pub(super) fn read(args: &EvaluateArgs, model: &DescribedModel) -> Result<Self> {
         let limit = args.limit.map(|limit| limit as usize);
         let text = |path: &PathBuf| HeldOutFile::read(path, &args.text_column, limit);
         let texts: Vec<HeldOutFile> = args.text.iter().map(text).collect::<Result<_, _>>()?;
@@ -35,12 +38,30 @@ impl Inputs {
             tasks = tasks_with.collect::<Result<_, _>>()?;
             ensure!(!tasks.is_empty(), "--few-shot is for questions: name their files with --task");
         }
-        Ok(Self { texts, tasks })
+        let context = model.spec.context;
+        let length = args.sequence_length.unwrap_or(context);
+        ensure!(length <= context, "--sequence-length {length}: the model takes {context} tokens at most");
+        let settings = settings_of(args, model);
+        let labelled = |path: &PathBuf| LabelledFile::read(path, &settings, length, limit);
+        let labelled = args.labelled.iter().map(labelled).collect::<Result<_, _>>()?;
+        Ok(Self { texts, tasks, labelled })
     }
 
     /// Whether some file has conversations, which need a chat template.
     pub(super) fn has_conversations(&self) -> bool {
         let documents = self.texts.iter().flat_map(|file| &file.documents);
         documents.into_iter().any(|document| matches!(document.content, Content::Conversation(_)))
+    }
+}
+
+/// Returns the columns and classes of labelled files.
+fn settings_of(args: &EvaluateArgs, model: &DescribedModel) -> ClassificationConfig {
+    let column = |name: &String| name.parse().map_or_else(|_| Column::Name(name.clone()), Column::Number);
+    ClassificationConfig {
+        text: column(&args.text_column),
+        text_pair: args.text_pair_column.as_ref().map(column),
+        label: column(&args.label_column),
+        labels: model.labels.clone(),
+        too_long: TooLong::Cut,
     }
 }

@@ -1,5 +1,6 @@
 //! `worker evaluate`: a model's scores on local files. The design is in `data/docs/tasks.md`.
 
+mod classifier;
 mod inputs;
 mod judge;
 mod outcome;
@@ -10,13 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use longhaul_checkpoint::{OpenedModel, end_tokens};
+use longhaul_checkpoint::{DescribedModel, OpenedModel, end_tokens};
 use longhaul_common::model::Head;
 use longhaul_data::tasks::Encoder;
 use longhaul_data::{HeldOutChat, TextEnds, Tokenizer};
 use longhaul_engine::{Generator, choose_device};
+use tch::Device;
 use tokio::sync::oneshot;
 
+use self::classifier::Classifier;
 use self::inputs::Inputs;
 pub use self::judge::{Judge, Reading, Stopped};
 pub use self::outcome::{Measure, Outcome, Scores};
@@ -54,9 +57,47 @@ pub async fn evaluate(args: EvaluateArgs) -> Result<()> {
 fn evaluate_until(args: &EvaluateArgs, stop: &AtomicBool) -> Result<()> {
     // Wrong files are told before a large model is loaded.
     let device = choose_device(&args.compute.device)?;
-    let inputs = Inputs::read(args)?;
+    let described = args.model.describe()?;
+    check_kind(&described, args)?;
+    let inputs = Inputs::read(args, &described)?;
     let model = args.model.open()?;
-    check_kind(&model)?;
+    let is_stopped = || stop.load(Ordering::Relaxed);
+    let all = match described.spec.classes() {
+        Some(_) => classify(args, &inputs, model, device, &is_stopped)?,
+        None => continue_texts(args, &inputs, model, device, &is_stopped)?,
+    };
+    match all.iter().all(Outcome::is_whole) {
+        true => Ok(()),
+        false => bail!("stopped by a signal: the results are those of the questions and texts done so far"),
+    }
+}
+
+/// Judges labelled files and prints results.
+fn classify(
+    args: &EvaluateArgs,
+    inputs: &Inputs,
+    model: OpenedModel,
+    device: Device,
+    stopped: Stopped<'_>,
+) -> Result<Vec<Outcome>> {
+    let classifier = Classifier::new(&model, tokenizer_of(&model)?, device, args.compute.threads())?;
+    drop(model);
+    let judge = |file| {
+        let outcome = classifier.judge(file, stopped)?;
+        print(&outcome, args.json)?;
+        Ok(outcome)
+    };
+    inputs.labelled.iter().map(judge).collect()
+}
+
+/// Scores texts and questions and prints results.
+fn continue_texts(
+    args: &EvaluateArgs,
+    inputs: &Inputs,
+    model: OpenedModel,
+    device: Device,
+    stopped: Stopped<'_>,
+) -> Result<Vec<Outcome>> {
     let tokenizer = tokenizer_of(&model)?;
     let named = TextEnds::beside(beside_tokenizer(&model))?;
     let chat = inputs
@@ -71,24 +112,20 @@ fn evaluate_until(args: &EvaluateArgs, stop: &AtomicBool) -> Result<()> {
     let reading = Reading::new(tokenizer, &named, ends, chat, generator.context(), args.tokens as usize);
     let judge = Judge { generator, reading: &reading, shows: true };
     let mut all = Vec::new();
-    let is_stopped = || stop.load(Ordering::Relaxed);
     for file in &inputs.texts {
-        let outcome = judge.text(file, &is_stopped)?;
+        let outcome = judge.text(file, stopped)?;
         print(&outcome, args.json)?;
         all.push(outcome);
     }
     for file in &inputs.tasks {
-        let outcome = judge.task(file, &is_stopped)?;
+        let outcome = judge.task(file, stopped)?;
         print(&outcome, args.json)?;
         all.push(outcome);
     }
     for outcome in Outcome::of_kinds(&all) {
         print(&outcome, args.json)?;
     }
-    match all.iter().all(Outcome::is_whole) {
-        true => Ok(()),
-        false => bail!("stopped by a signal: the results are those of the questions and texts done so far"),
-    }
+    Ok(all)
 }
 
 impl Reading {
@@ -114,19 +151,27 @@ impl Reading {
     }
 }
 
-/// Refuses a model that continues no text.
-fn check_kind(model: &OpenedModel) -> Result<()> {
-    let spec = &model.spec;
-    let what = match (spec.kind.is_of_images(), &spec.encoder) {
-        (true, _) => "classifies images",
-        (false, Some(encoder)) if matches!(encoder.head, Head::Classes(_)) => "classifies texts",
-        (false, Some(_)) => "is an encoder",
-        (false, None) => return Ok(()),
+/// Refuses files that a model of this kind has no score for.
+fn check_kind(model: &DescribedModel, args: &EvaluateArgs) -> Result<()> {
+    let are_labelled = !args.labelled.is_empty();
+    let are_others = !args.text.is_empty() || !args.task.is_empty();
+    let head = model.spec.encoder.as_ref().map(|encoder| &encoder.head);
+    let reason = match head {
+        None if are_labelled => {
+            "continues text and has no head for classes, as --labelled needs: ask it with --task, or train an encoder with [data.classification]"
+        }
+        Some(Head::Classes(1)) => {
+            "has a head of one output, a regression, and --labelled is for heads of two classes at least: take such a model"
+        }
+        Some(Head::Classes(_)) if are_others => {
+            "classifies texts, and --text and --task are for models that continue text: give labelled texts with --labelled"
+        }
+        Some(Head::Masked | Head::Replaced | Head::None) => {
+            "is an encoder without a head for classes, which neither continues text nor classifies it: see the validation loss of its run, or train such a head with [data.classification]"
+        }
+        None | Some(Head::Classes(_)) => return Ok(()),
     };
-    bail!(
-        "{} {what}, and perplexity and tasks are of models that continue text: see the validation loss of its run",
-        model.path.display()
-    )
+    bail!("{} {reason}", model.path.display())
 }
 
 fn print(outcome: &Outcome, as_json: bool) -> Result<()> {

@@ -22,7 +22,7 @@ pub struct Outcome {
     pub done: usize,
     /// Questions or texts to score.
     pub all: usize,
-    /// Questions cut on the left to fit the context.
+    /// Questions cut on the left to fit the context, or labelled texts that lost their end.
     pub cut: usize,
 }
 
@@ -45,6 +45,13 @@ pub enum Scores {
         /// Their bytes; `None`: unknown, for conversations.
         bytes: Option<usize>,
         /// Sum of their cross entropies, in nats.
+        nats: f64,
+    },
+    /// Of labelled texts.
+    Classes {
+        /// Those whose class is the likeliest.
+        right: Share,
+        /// Sum of the texts' cross entropies, in nats.
         nats: f64,
     },
 }
@@ -145,6 +152,14 @@ impl Outcome {
                 put("perplexity", json!(loss.exp()));
                 put("bits_per_byte", json!(bits_per_byte(*bytes, *nats)));
             }
+            Scores::Classes { right, nats } => {
+                put("task", json!("labelled"));
+                put("texts", json!(self.done));
+                put("texts_cut", json!(self.cut));
+                put("loss", json!(nats / right.count as f64));
+                put("accuracy", json!(right.mean()));
+                put("accuracy_stderr", json!(right.standard_error()));
+            }
         }
         if !self.is_whole() {
             put("stopped_before", json!(self.all - self.done));
@@ -188,15 +203,28 @@ impl fmt::Display for Outcome {
                     write!(f, ", {bits:.4} bits a byte")?;
                 }
             }
+            Scores::Classes { right, nats } => {
+                write!(f, "labelled, {files}: {}", counted(self.done as u64, "text"))?;
+                if right.count > 0 {
+                    let loss = nats / right.count as f64;
+                    write!(f, ", loss {loss:.4} nats a text, accuracy {:.4}", right.mean())?;
+                }
+                if let Some(error) = right.standard_error() {
+                    write!(f, " ± {error:.4}")?;
+                }
+            }
         }
+        let (what, end) = match self.scores {
+            Scores::Shares { .. } => ("question", "the context and cut on the left"),
+            Scores::Text { .. } | Scores::Classes { .. } => ("text", "a sequence and cut at the end"),
+        };
         if self.cut > 0 {
-            let (cut, verb) = (counted(self.cut as u64, "question"), were(self.cut as u64));
-            write!(f, "; {cut} {verb} longer than the context and cut on the left")?;
+            let (cut, verb) = (counted(self.cut as u64, what), were(self.cut as u64));
+            write!(f, "; {cut} {verb} longer than {end}")?;
         }
         if !self.is_whole() {
-            let what = if matches!(self.scores, Scores::Text { .. }) { "texts" } else { "questions" };
             let (done, all) = (HumanCount(self.done as u64), HumanCount(self.all as u64));
-            write!(f, "; stopped after {done} of {all} {what}")?;
+            write!(f, "; stopped after {done} of {all} {what}s")?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::encoders;
 use crate::pytorch::noise;
 
 const CASES: [&str; 3] = ["bert", "electra", "roberta"];
-const LABELS: [&str; 3] = ["no", "yes", "perhaps"];
+pub const LABELS: [&str; 3] = ["no", "yes", "perhaps"];
 const STORED_ROUND: Round = Round(2);
 
 /// What PEFT computes in f32.
@@ -80,13 +80,13 @@ fn of_run(base: &Path, part: &str) -> ModelSpec {
 }
 
 /// A run's checkpoint of adapters and a new head.
-struct Written {
+pub struct Written {
     base: PathBuf,
-    opened: OpenedModel,
+    pub opened: OpenedModel,
     /// PEFT's folder.
-    exported: PathBuf,
+    pub exported: PathBuf,
     /// That of the merged model.
-    merged: PathBuf,
+    pub merged: PathBuf,
 }
 
 /// Writes a checkpoint of a run that trains this part and a new head, loads it as a run that goes on does, and opens it.
@@ -133,7 +133,7 @@ fn checkpoint(case: &str, part: &str, into: &Path) -> OpenedModel {
 }
 
 /// Writes a checkpoint of adapters and a new head, and exports it.
-fn written(case: &str, into: &Path) -> Written {
+pub fn written(case: &str, into: &Path) -> Written {
     let (base, opened) = (encoders::folder(case), checkpoint(case, LORA, into));
     let of = |opened: &OpenedModel| WholeModel {
         path: String::new(),

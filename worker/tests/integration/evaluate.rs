@@ -128,8 +128,11 @@ fn results_are_lines_for_people_and_wrong_files_are_refused_before_the_model_is_
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("piqa, piqa.parquet: 4 questions, acc 0."), "{text}");
     assert!(lines[2].starts_with("piqa, all 2 files: 8 questions, acc 0."), "{text}");
+    let hollow = tempfile::tempdir().unwrap();
+    std::fs::copy(folder().join("config.json"), hollow.path().join("config.json")).unwrap();
+    std::fs::write(hollow.path().join("model.safetensors"), "").unwrap();
     let refused = |arguments: &[&str]| {
-        let output = evaluate(Path::new("/none"), arguments);
+        let output = evaluate(hollow.path(), arguments);
         assert!(!output.status.success() && output.stdout.is_empty());
         String::from_utf8(output.stderr).unwrap()
     };

@@ -14,6 +14,7 @@ mod deploy;
 mod doctor;
 mod encoders;
 mod evaluate;
+mod evaluate_labelled;
 mod families;
 mod for_libtorch;
 mod optimisers;

@@ -1,6 +1,6 @@
 //! Models, gradients and optimiser against Hugging Face's models and image classifiers in PyTorch: see `fixtures/make_reference.py`.
 
-mod transformers;
+pub mod transformers;
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{EncoderConfig, EncoderHead, ModelConfig, ParallelConfig, Precision};
+use crate::config::{EncoderConfig, EncoderHead, ModelConfig, ModelKind, ParallelConfig, Precision};
 use crate::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
 
 fn config(targets: &[&str]) -> LoraConfig {
@@ -27,7 +27,7 @@ fn names(parameters: Vec<ParameterSpec>) -> Vec<String> {
 
 #[test]
 fn adapters_are_trained_and_everything_else_is_frozen() {
-    for spec in tiny_decoders().into_iter().chain([tiny_gpt2()]).filter(|spec| spec.kind != ModelKind::Phi3) {
+    for spec in tiny_decoders().into_iter().chain([tiny_gpt2()]) {
         let targets: &[&str] = match spec.kind.usual_experts() {
             Some(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
             None => &["all-linear"],
@@ -72,6 +72,20 @@ fn chosen_modules_and_tensors_are_trained_with_the_scale_that_was_asked_for() {
     let biases = tuned(tiny_gpt2(), None, Some(&["*.bias"])).unwrap();
     assert!(biases.parameters().iter().all(|tensor| tensor.name.ends_with(".bias")));
     assert_eq!(biases.parameters().len() + biases.frozen().len(), tiny_gpt2().parameters().len());
+}
+
+/// Phi-3's files join modules, and PEFT adapts what files have.
+#[test]
+fn targets_are_modules_of_files_and_joined_ones_stay_frozen_beside_adapters() {
+    let phi3 = || tiny_decoders().into_iter().find(|spec| spec.kind == ModelKind::Phi3).unwrap();
+    let trained = names(tuned(phi3(), Some(config(&["qkv_proj"])), None).unwrap().parameters());
+    assert_eq!(trained.len(), 3 * 2 * phi3().layers as usize);
+    assert!(trained.contains(&"model.layers.1.self_attn.k_proj.lora_A.weight".to_owned()));
+    let error = tuned(phi3(), Some(config(&["q_proj"])), None).unwrap_err();
+    assert!(error.contains("modules are self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj"), "{error}");
+    let error = tuned(phi3(), Some(config(&["qkv_proj"])), Some(&["*.mlp.up_proj.*"])).unwrap_err();
+    assert!(error.contains("mlp.gate_up_proj in files: beside adapters, leave it frozen"), "{error}");
+    assert!(tuned(phi3(), None, Some(&["*.mlp.up_proj.*"])).is_ok());
 }
 
 /// PEFT 0.21 takes these for the experts as well (`target_parameters`).

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use longhaul_common::config::{FrozenFormat, LoraConfig, TrainConfig};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::draw_parameters;
-use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
+use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
 
 use super::*;
 use crate::{
@@ -78,6 +78,29 @@ fn a_checkpoint_of_adapters_leads_back_to_them_and_exports_as_peft_writes_them()
     wanted.iter().for_each(|(key, value)| assert_eq!(&config[*key], value));
     let again = open_model(&out, None).unwrap();
     assert_eq!((again.spec, again.parameters), (spec.clone(), draw_parameters(&spec, 9)));
+}
+
+#[test]
+fn a_checkpoint_of_joined_modules_leads_back_to_the_adapters_of_each() {
+    let phi3 = tiny_decoders().into_iter().find(|spec| spec.kind == ModelKind::Phi3).unwrap();
+    let (base, dir) = (pretrained(&phi3, 1), tempfile::tempdir().unwrap());
+    let lora = LoraConfig {
+        rank: 2,
+        alpha: None,
+        use_rslora: true,
+        targets: vec!["qkv_proj".to_owned(), "down_proj".to_owned()],
+        use_dora: true,
+        dropout: 0.0,
+        base: FrozenFormat::F32,
+    };
+    let spec = phi3.tuned(&TrainConfig { lora: Some(lora), ..TrainConfig::default() }).unwrap();
+    let path = checkpoint(&spec, base.path(), dir.path());
+    let config: Value = serde_json::from_slice(&std::fs::read(path.join(ADAPTER_CONFIG)).unwrap()).unwrap();
+    assert_eq!(config["target_modules"], json!(["down_proj", "qkv_proj"]));
+    assert_eq!(config["rank_pattern"], json!({ "qkv_proj": 6 }));
+    let opened = open_model(dir.path(), None).unwrap();
+    assert_eq!((&opened.spec, &opened.parameters), (&spec, &draw_parameters(&spec, 9)));
+    assert_eq!(opened.merged(None).unwrap().spec, spec.untuned());
 }
 
 #[test]

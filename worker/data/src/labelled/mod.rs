@@ -6,7 +6,7 @@ mod rows;
 
 use std::fmt;
 
-use longhaul_common::config::{Column, DataConfig, TooLong};
+use longhaul_common::config::{ClassificationConfig, Column, DataConfig, TooLong};
 
 pub(crate) use self::row_reader::LabelledReader;
 pub use self::rows::SECOND;
@@ -41,15 +41,19 @@ pub(crate) struct LabelledText {
 impl Labelling {
     /// Reads the settings; `None`: the run has no labelled texts.
     pub(crate) fn of(config: &DataConfig) -> Option<Self> {
-        let settings = config.classification.as_ref()?;
-        Some(Self {
+        Some(Self::with(config.classification.as_ref()?, config.sequence_length))
+    }
+
+    /// Returns that of these settings, with sequences of `length` tokens.
+    pub(crate) fn with(settings: &ClassificationConfig, length: u32) -> Self {
+        Self {
             text: settings.text.clone(),
             text_pair: settings.text_pair.clone(),
             label: settings.label.clone(),
             labels: settings.labels.clone(),
             too_long: settings.too_long,
-            length: config.sequence_length,
-        })
+            length,
+        }
     }
 
     /// Returns the columns that are read.

@@ -143,6 +143,20 @@ pub(super) trait Records {
 
 /// Opens a file of a source.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
+    open_by(file, recipe, || tables::open(file, recipe, cache))
+}
+
+/// Opens a local file.
+pub(super) fn open_local(path: &Path, recipe: &Recipe) -> Result<Box<dyn Records>, DataError> {
+    open_by(&Origin::Local(path.to_owned()), recipe, || tables::open_local(path, recipe))
+}
+
+/// Opens a file; `table` opens one of Parquet or Arrow.
+fn open_by(
+    file: &Origin,
+    recipe: &Recipe,
+    table: impl FnOnce() -> Result<Box<dyn Records>, DataError>,
+) -> Result<Box<dyn Records>, DataError> {
     let input = || input_of(file, recipe);
     Ok(match recipe.format {
         DataFormat::Text => Box::new(TextChunks::new(input()?, recipe)),
@@ -151,7 +165,7 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
             None => Box::new(JsonLines::new(input()?, recipe)),
         },
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
-        DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
+        DataFormat::Parquet | DataFormat::Arrow => return table(),
         DataFormat::TokensU16 if recipe.is_said => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
         DataFormat::TokensU16 => Box::new(Tokens::by_name(input()?, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),

@@ -14,6 +14,11 @@ pub(super) fn open(_: &Origin, _: &Recipe, _: &Cache) -> Result<Box<dyn Records>
 }
 
 /// Refuses.
+pub(super) fn open_local(_: &Path, _: &Recipe) -> Result<Box<dyn Records>, DataError> {
+    Err(built::PARQUET.missing())
+}
+
+/// Refuses.
 pub(super) fn whole_rows(_: &Path, _: bool) -> Result<WholeRows, DataError> {
     Err(built::PARQUET.missing())
 }

@@ -17,7 +17,7 @@ pub enum TaskError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// Its name says no format.
-    #[error("{} has no known ending: tasks are JSON lines (.jsonl, .json), Parquet (.parquet), Arrow (.arrow) or CSV (.csv, .tsv)", path.display())]
+    #[error("{} has no known ending: rows are in JSON lines (.jsonl, .json), Parquet (.parquet), Arrow (.arrow) or CSV (.csv, .tsv)", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -82,7 +82,10 @@ pub enum TaskError {
         /// The cause, and the remedy.
         reason: String,
     },
-    /// A question that cannot be tokenised or scored.
+    /// Columns that no file of labelled texts has.
+    #[error("{0}")]
+    Labelled(String),
+    /// A question or text that cannot be tokenised or scored.
     #[error("{place}: {reason}")]
     Question {
         /// Its file and row.

@@ -9,6 +9,7 @@ mod fields;
 mod file;
 mod generated;
 mod kind;
+mod labelled;
 mod labels;
 mod score;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use answers::{Comparison, compare};
 pub use encoding::{Encoder, ScoredTokens, WholeText};
 pub use error::TaskError;
 pub use file::{Question, TaskFile};
+pub use labelled::{LabelledBatch, LabelledFile};
 pub use longhaul_common::config::TaskKind;
 pub use score::{Share, pooled_error};
 pub use texts::{Content, Document, HeldOutFile};

@@ -170,7 +170,7 @@ fn wrong_rows_are_counted_and_named_with_the_cause() {
             &["its `ctx` is missing, and no text"],
         ),
         ("a.jsonl", "\n".to_owned(), None, &["/a.jsonl has no rows"]),
-        ("a.txt", "x".to_owned(), None, &["has no known ending: tasks are JSON lines"]),
+        ("a.txt", "x".to_owned(), None, &["has no known ending: rows are in JSON lines"]),
     ] {
         let found = refused(name, &content, kind);
         for cause in causes {

@@ -85,11 +85,14 @@ fn transformers_and_peft_open_what_runs_write_of_every_family_and_compute_the_sa
     cases.extend(class_adapters::written_by_runs(folder.path()));
     for case in adapters::CASES {
         let (OpenedModel { spec, parameters, .. }, base, expected) = adapters::case(case);
+        let given = (spec.clone(), parameters.clone());
         let model = BaseModel::open(&base, |_, _| {}).unwrap();
         let companions = beside_base(&spec, base.to_str().unwrap(), &model).unwrap();
         let whole = WholeModel { path: String::new(), spec, parameters, companions };
         let out = folder.path().join(format!("adapters-{case}"));
         export(&whole, &out, ExportType::F32, 1 << 30, |_, _| {}).unwrap();
+        let again = open_model(&out, Some(&base)).unwrap();
+        assert!((again.spec, again.parameters) == given, "{case}: what is written leads back to its values");
         cases.push((case, json!({"folder": out, "base": base}), expected.tokens, expected.logits));
     }
     let written = cases.iter().map(|(_, folder, tokens, _)| {
@@ -138,7 +141,7 @@ fn adapters_of_an_encoder(folder: &Path) -> (&'static str, Value, Vec<i64>, Vec<
 }
 
 /// The named Python, if it has the imports of the script. Optional, as it takes gigabytes.
-fn python() -> Option<std::ffi::OsString> {
+pub fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
     let imports = Command::new(&python)
         .args(["-c", "import torch, peft; from transformers import AutoModelForCausalLM"])

@@ -12,6 +12,7 @@ mod table_records;
 mod whole_rows;
 
 use std::io::Read;
+use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
@@ -27,7 +28,15 @@ use crate::{DataError, Recipe};
 
 /// Opens a file of a source of tables.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
-    let table = table_of(file, cache)?;
+    open_table(table_of(file, cache)?, recipe)
+}
+
+/// Opens a local file.
+pub(super) fn open_local(path: &Path, recipe: &Recipe) -> Result<Box<dyn Records>, DataError> {
+    open_table(TableFile::open(path)?, recipe)
+}
+
+fn open_table(table: TableFile, recipe: &Recipe) -> Result<Box<dyn Records>, DataError> {
     if table.size == 0 {
         return Err(DataError::empty(&table.path));
     }

@@ -1,0 +1,74 @@
+//! Accuracy and loss of a classifier of texts, by the code of a run's validation.
+
+use std::num::NonZeroU32;
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::OpenedModel;
+use longhaul_common::config::{Optimiser, TrainConfig};
+use longhaul_data::Tokenizer;
+use longhaul_data::tasks::{LabelledBatch, LabelledFile, Share};
+use longhaul_engine::models::FrozenWeights;
+use longhaul_engine::{Batch, Engine};
+use tch::Device;
+
+use super::judge::Stopped;
+use super::outcome::{Outcome, Scores};
+use super::progress::Progress;
+
+/// Texts judged between two looks at the signal.
+const TEXTS_AT_ONCE: usize = 256;
+/// Texts in a pass.
+const MICRO_BATCH: u32 = 16;
+
+/// A classifier of texts.
+pub(super) struct Classifier {
+    engine: Engine,
+    tokenizer: Tokenizer,
+}
+
+impl Classifier {
+    /// Creates it on a device.
+    ///
+    /// # Errors
+    /// libtorch fails: out of memory, mostly.
+    pub(super) fn new(
+        model: &OpenedModel,
+        tokenizer: Tokenizer,
+        device: Device,
+        threads: Option<NonZeroU32>,
+    ) -> Result<Self> {
+        // Nothing is updated: this optimiser has the least memory.
+        let train = TrainConfig {
+            micro_batch: MICRO_BATCH,
+            optimiser: Optimiser::Adafactor,
+            ..TrainConfig::default()
+        };
+        let frozen = FrozenWeights::of(&model.spec, device);
+        let engine = Engine::with_parameters(&model.spec, &train, 1, &model.parameters, frozen, threads)?;
+        Ok(Self { engine, tokenizer })
+    }
+
+    /// Judges the texts of a file, until it is to stop.
+    ///
+    /// # Errors
+    /// A text cannot be tokenised; or libtorch fails.
+    pub(super) fn judge(&self, file: &LabelledFile, stopped: Stopped<'_>) -> Result<Outcome> {
+        let (all, mut done, mut cut) = (file.count(), 0, 0);
+        let (mut right, mut nats) = (Share::default(), 0.0);
+        let mut progress = Progress::new(&file.path, "texts", all);
+        while done < all && !stopped() {
+            let end = all.min(done + TEXTS_AT_ONCE);
+            let LabelledBatch { batch, cut: own } = file.batch(done..end, &self.tokenizer)?;
+            let count = (end - done) as f64;
+            let found = self.engine.evaluate([&Batch::from(batch)])?.context("a batch has texts")?;
+            let accuracy = found.accuracy.context("a classifier has an accuracy")?;
+            let hits = (f64::from(accuracy) * count).round() as u64;
+            right.extend(Share { hits, count: (end - done) as u64 });
+            nats += f64::from(found.loss) * count;
+            (done, cut) = (end, cut + own);
+            progress.show(done);
+        }
+        let scores = Scores::Classes { right, nats };
+        Ok(Outcome { scores, files: vec![file.path.clone()], done, all, cut })
+    }
+}
