@@ -69,7 +69,7 @@ fn numbers(precision: Precision) -> String {
     if precision == Precision::F32 { "f32".to_owned() } else { "bf16".to_owned() }
 }
 
-/// Every family at some ten million parameters in f32 and bf16; adapters; and unless `quick`, two families at a hundred million.
+/// Every family at some ten million parameters in f32 and bf16; adapters; and unless `quick`, the same at a hundred million.
 pub(super) fn all(quick: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for kind in KINDS {
@@ -81,7 +81,7 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
         cases.extend(case(kind, Size::SMALL, Precision::F32, RANK));
     }
     if !quick {
-        for kind in [ModelKind::Gpt2, ModelKind::Qwen3] {
+        for kind in KINDS {
             for precision in [Precision::F32, Precision::Bf16] {
                 cases.extend(case(kind, Size::LARGE, precision, 0));
             }

@@ -28,6 +28,9 @@ pub struct Args {
     /// One part alone
     #[arg(long, value_enum)]
     part: Option<Part>,
+    /// Measured steps of a case: 20, or 4 with --quick
+    #[arg(long)]
+    steps: Option<u32>,
     /// Each direction of the link between the two sites
     #[arg(long, default_value = "rate_mbit=10,delay_ms=25")]
     link: LinkConfig,
@@ -49,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
         python.context("give a Python that has transformers and PEFT: --python PROGRAM")
     };
     if wants(Part::Steps) {
-        let steps = args.quick.choose(4, 20);
+        let steps = args.steps.unwrap_or(args.quick.choose(4, 20));
         for case in cases::all(quick).into_iter().filter(|case| args.only.wants(&case.name)) {
             progress(&case.name);
             steps::measure(&case, python()?, steps)?;
