@@ -266,6 +266,20 @@ mod tests {
                 assert!(message.starts_with(key), "{description}: {message}");
             }
         }
+        // The keys of distilgpt2.
+        let mut distilled = to_json(&tiny_gpt2());
+        distilled.as_object_mut().unwrap().extend(
+            json!({
+                "_num_labels": 1, "n_ctx": 16, "summary_activation": null, "summary_first_dropout": 0.1,
+                "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+                "id2label": { "0": "LABEL_0" }, "label2id": { "LABEL_0": 0 }, "initializer_range": 0.02,
+                "task_specific_params": { "text-generation": { "do_sample": true, "max_length": 50 } },
+            })
+            .as_object()
+            .unwrap()
+            .clone(),
+        );
+        assert_eq!(from_json(&distilled), Ok(tiny_gpt2()));
         let message = from_json(&json!({ "hidden_size": 8 })).unwrap_err().to_string();
         assert!(
             message.contains("model_type = null: it is missing, as in files of before 2020"),

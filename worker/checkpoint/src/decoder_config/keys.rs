@@ -9,10 +9,13 @@ use super::UnsupportedKey;
 
 /// Keys of transformers' base class that change no computation of the model: names, tokens, outputs, other frameworks, and generation, whose defaults old
 /// releases wrote with every model.
-const OF_EVERY_MODEL: [&str; 62] = [
+const OF_EVERY_MODEL: [&str; 65] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
+    "_commit_hash",
+    "_flash_attn_2_enabled",
     "_name_or_path",
+    "_num_labels",
     "architectures",
     "auto_map",
     "bad_words_ids",
