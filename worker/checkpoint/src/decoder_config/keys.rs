@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::UnsupportedKey;
 
@@ -75,15 +75,6 @@ const OF_EVERY_MODEL: [&str; 65] = [
     "use_bfloat16",
     "use_cache",
     "xla_device",
-];
-
-/// Keys of the base class that have one value in every model that can be trained here, which transformers writes where nothing is said.
-const WITH_ONE_VALUE: [(&str, &str); 5] = [
-    ("add_cross_attention", "false"),
-    ("cross_attention_hidden_size", "null"),
-    ("is_encoder_decoder", "false"),
-    ("pruned_heads", "{}"),
-    ("tie_encoder_decoder", "false"),
 ];
 
 /// The keys of an object, which all have to be read.
@@ -160,10 +151,17 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses the first key of a model's description that nobody has read, and that neither this family nor every model may have.
+    /// Refuses the first key of a model's description that nobody has read, and that neither this family nor every model may have. Some of the base class have one
+    /// value in every model that can be trained here, which transformers writes where nothing is said.
     pub(crate) fn finish_model(&self, of_family: &[&str]) -> Read<()> {
-        for (key, only) in WITH_ONE_VALUE {
-            self.expect(key, |value| value.to_string() == only, &format!("{only} is supported"))?;
+        for (key, only) in [
+            ("add_cross_attention", json!(false)),
+            ("cross_attention_hidden_size", Value::Null),
+            ("is_encoder_decoder", json!(false)),
+            ("pruned_heads", json!({})),
+            ("tie_encoder_decoder", json!(false)),
+        ] {
+            self.expect(key, |value| *value == only, &format!("{only} is supported"))?;
         }
         self.finish(&[&OF_EVERY_MODEL, of_family].concat())
     }
