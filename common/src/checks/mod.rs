@@ -9,7 +9,7 @@ mod tuning;
 
 pub use base::{BaseDescription, DropoutPlace, NamedDropout};
 
-use crate::config::{ConfigError, RunConfig, read_toml, with_new_names};
+use crate::config::{ConfigError, RunConfig, given_keys, read_toml, with_new_names};
 
 impl RunConfig {
     /// Parses and checks a `run.toml`.
@@ -17,8 +17,9 @@ impl RunConfig {
     /// # Errors
     /// [`ConfigError`] names the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config = read_toml::<Self>(&with_new_names(text)).map_err(ConfigError::of_run)?;
-        let config = config.with_classes().with_masking();
+        let text = with_new_names(text);
+        let config = read_toml::<Self>(&text).map_err(ConfigError::of_run)?;
+        let config = config.with_classes().with_masking().with_optimiser(&given_keys(&text));
         config.check()?;
         Ok(config)
     }

@@ -147,7 +147,7 @@ impl SyncConfig {
 
     /// A second moment can be frozen only if it was learnt together.
     fn check_inner(&self) -> Result<(), ConfigError> {
-        if self.inner == InnerRule::Adamw {
+        if self.inner != InnerRule::FrozenAdamw {
             return Ok(());
         }
         let refuse =

@@ -63,6 +63,7 @@ pub use image::ImageConfig;
 pub use learning_rate::{DecayShape, LearningRateSchedule};
 pub use lora::{FrozenFormat, LoraConfig};
 pub use masking::{MaskToken, MaskingConfig};
+pub(crate) use optimiser::given_keys;
 pub use optimiser::{AdafactorConfig, LionConfig, MuonConfig, MuonScale, Optimiser, SgdConfig};
 pub use parallel::{
     BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,

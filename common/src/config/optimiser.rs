@@ -1,10 +1,12 @@
 //! Keys of `[train]` for the optimiser.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::check::range;
 use super::error::shown;
-use super::{Application, ConfigError, InnerRule, Precision, RunConfig, Source, TrainConfig};
+use super::{Application, ConfigError, InnerRule, Precision, RunConfig, Source, SyncPreset, TrainConfig};
 
 /// Optimiser of steps with gradients: local ones, and those with a round's mean gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,12 +147,45 @@ impl MuonConfig {
     }
 }
 
+/// Returns the keys of `[train]` and `[sync]` that a `run.toml` gives, such as `sync.inner`.
+pub(crate) fn given_keys(text: &str) -> BTreeSet<String> {
+    let tables = text.parse::<toml::Table>().unwrap_or_default();
+    let of = |name: &'static str| {
+        let table = tables.get(name).and_then(toml::Value::as_table);
+        table.into_iter().flat_map(toml::Table::keys).map(move |key| format!("{name}.{key}"))
+    };
+    of("train").chain(of("sync")).collect()
+}
+
 impl RunConfig {
+    /// Sets what follows from `sync.inner` and the optimiser unless it is given: one of them names Muon for both; and the warm-up of `auto` learns AdamW's second
+    /// moment, which Muon's matrices have not.
+    pub(crate) fn with_optimiser(mut self, given: &BTreeSet<String>) -> Self {
+        let is_free = |key: &str| !given.contains(key);
+        let (sync, optimiser) = (&mut self.sync, &mut self.train.optimiser);
+        if sync.inner == InnerRule::Muon && is_free("train.optimiser") {
+            *optimiser = Optimiser::Muon;
+        } else if sync.inner == InnerRule::Muon && *optimiser != Optimiser::Muon && is_free("sync.inner") {
+            sync.inner = InnerRule::Adamw;
+        } else if sync.preset == SyncPreset::Auto && *optimiser == Optimiser::Muon && is_free("sync.inner") {
+            sync.inner = InnerRule::Muon;
+        }
+        if sync.preset == SyncPreset::Auto && sync.inner == InnerRule::Muon {
+            if is_free("sync.warmup_rounds") {
+                sync.warmup_rounds = 0;
+            }
+            if is_free("sync.warmup_share") {
+                sync.warmup_share = 0.0;
+            }
+        }
+        self
+    }
+
     /// Refuses keys that the optimiser does not read, and strategies that do not fit it.
     pub(crate) fn check_optimiser(&self) -> Result<(), ConfigError> {
         self.train.check_tables()?;
         self.train.check_adamw_keys()?;
-        if self.train.optimiser == Optimiser::Adamw {
+        if self.train.optimiser == Optimiser::Adamw && self.sync.inner != InnerRule::Muon {
             return Ok(());
         }
         let reason = self.unfit_strategy().or_else(|| {
@@ -171,6 +206,9 @@ impl RunConfig {
     /// Returns why the strategy does not fit an optimiser other than AdamW, if so.
     fn unfit_strategy(&self) -> Option<&'static str> {
         let sync = &self.sync;
+        if sync.inner == InnerRule::Muon && self.train.optimiser != Optimiser::Muon {
+            return Some("is not that of sync.inner = \"muon\": take \"muon\", or leave one of them out");
+        }
         if sync.source == Source::Momentum {
             return Some(
                 "sync.source = \"momentum\" exchanges AdamW's first moment: take \"adamw\", or preset = \"dense\"",
@@ -297,7 +335,9 @@ mod tests {
     #[test]
     fn strategies_that_are_made_for_adamw_or_make_the_step_themselves_refuse_others() {
         for (train, sync, words) in [
-            ("muon", "preset = \"auto\"", "train.optimiser = muon: sync.inner = \"frozen-adamw\""),
+            ("lion", "preset = \"auto\"", "train.optimiser = lion: sync.inner = \"frozen-adamw\""),
+            ("muon", "inner = \"frozen-adamw\"", "train.optimiser = muon: sync.inner = \"frozen-adamw\""),
+            ("adamw", "preset = \"diloco\"\ninner = \"muon\"", "train.optimiser = adamw: is not that of"),
             ("lion", "preset = \"onebit-adam\"", "train.optimiser = lion: sync.source = \"momentum\""),
             ("muon", "preset = \"dgc\"", "train.optimiser = muon: sync.apply = \"sgd\" makes"),
             ("sgd", "preset = \"demo\"", "train.optimiser = sgd: sync.apply = \"sign\" makes"),
@@ -319,6 +359,40 @@ mod tests {
         ] {
             let message = with(&format!("[train]\noptimiser = \"{train}\"\n[sync]\n{sync}")).unwrap_err();
             assert!(message.starts_with(words), "{train}, {sync}: {message}");
+        }
+    }
+
+    #[test]
+    fn muon_is_named_once_and_auto_needs_no_warmup_with_it() {
+        for (text, optimiser, inner, warmup) in [
+            ("[sync]\npreset = \"muloco\"", Optimiser::Muon, InnerRule::Muon, 0),
+            (
+                "[train]\noptimiser = \"adamw\"\n[sync]\npreset = \"muloco\"",
+                Optimiser::Adamw,
+                InnerRule::Adamw,
+                0,
+            ),
+            (
+                "[train]\noptimiser = \"lion\"\n[sync]\npreset = \"muloco\"",
+                Optimiser::Lion,
+                InnerRule::Adamw,
+                0,
+            ),
+            ("[train]\noptimiser = \"muon\"", Optimiser::Muon, InnerRule::Muon, 0),
+            ("[sync]\ninner = \"muon\"", Optimiser::Muon, InnerRule::Muon, 0),
+            ("[sync]\ninner = \"muon\"\nwarmup_rounds = 7", Optimiser::Muon, InnerRule::Muon, 7),
+            (
+                "[train]\noptimiser = \"muon\"\n[sync]\ninner = \"adamw\"",
+                Optimiser::Muon,
+                InnerRule::Adamw,
+                100,
+            ),
+            ("", Optimiser::Adamw, InnerRule::FrozenAdamw, 100),
+        ] {
+            let config = with(text).unwrap();
+            assert_eq!((config.train.optimiser, config.sync.inner), (optimiser, inner), "{text}");
+            assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }
 

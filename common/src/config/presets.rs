@@ -21,6 +21,7 @@ impl SyncConfig {
             SyncPreset::StreamingDiloco => streaming_diloco(),
             SyncPreset::Cocktail => cocktail(),
             SyncPreset::SparseLocal => sparse_local(),
+            SyncPreset::Muloco => muloco(),
         }
     }
 }
@@ -243,5 +244,21 @@ fn sparse_local() -> SyncConfig {
         deadline_ceiling_ms: 30_000,
         deadline_floor_ms: 2_000,
         deadline_mads: 8.0,
+    }
+}
+
+/// Muon's steps all have one size, so members need no common start, and two bits lose nothing that is seen: decision 0106.
+fn muloco() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Muloco,
+        every: 5,
+        overlap: 1,
+        inner: InnerRule::Muon,
+        warmup_share: 0.0,
+        selection: SelectionRule::All,
+        error_decay: 1.0,
+        result: ResultForm::Mean,
+        result_values: ValueFormat::TwoBit,
+        ..sparse_local()
     }
 }

@@ -35,11 +35,13 @@ pub enum SyncPreset {
     Cocktail,
     /// Deltas after several local steps: chunked top-k with error feedback (2508.15706).
     SparseLocal,
+    /// Deltas after several local steps of Muon, in two bits with error feedback, without a warm-up (MuLoCo, 2505.23725).
+    Muloco,
 }
 
 impl SyncPreset {
     /// Every preset.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Auto,
         Self::Dense,
         Self::Dgc,
@@ -50,6 +52,7 @@ impl SyncPreset {
         Self::StreamingDiloco,
         Self::Cocktail,
         Self::SparseLocal,
+        Self::Muloco,
     ];
 }
 
@@ -133,6 +136,8 @@ pub enum Application {
 pub enum InnerRule {
     /// `train.optimiser`, whichever it is, with local moments.
     Adamw,
+    /// `train.optimiser = "muon"`, which it sets, with local moments.
+    Muon,
     /// AdamW with a common, frozen second moment, learnt in the warm-up from gradients of each step. Local training drifts far less (0/1 Adam, 2202.06009).
     FrozenAdamw,
 }

@@ -19,6 +19,7 @@ fn sync(preset: SyncPreset) -> &'static str {
         SyncPreset::Diloco => "preset = \"diloco\"\nevery = 10",
         SyncPreset::StreamingDiloco => "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3",
         SyncPreset::SparseLocal => "preset = \"sparse-local\"\nevery = 5\noverlap = 5\nkeep = 256",
+        SyncPreset::Muloco => "preset = \"muloco\"",
     }
 }
 
@@ -37,7 +38,7 @@ fn learning_rate(preset: SyncPreset) -> f64 {
 /// their residuals.
 fn loss_max(preset: SyncPreset) -> f64 {
     match preset {
-        SyncPreset::Demo => 3.0,
+        SyncPreset::Demo | SyncPreset::Muloco => 3.0,
         SyncPreset::Dense | SyncPreset::OnebitAdam | SyncPreset::Powersgd => 3.2,
         SyncPreset::Auto | SyncPreset::StreamingDiloco => 3.22,
         SyncPreset::Diloco => 3.25,

@@ -8,6 +8,8 @@ pub struct Method {
     pub name: &'static str,
     /// Keys of `[sync]`.
     pub sync: String,
+    /// Keys of `[train]`.
+    pub train: &'static str,
     /// Removes the warm-up where only the steady pace is measured.
     pub steady: String,
     /// Remaining warm-up rounds.
@@ -26,6 +28,13 @@ pub struct Method {
     pub best_rate: f64,
 }
 
+impl Method {
+    /// Returns the keys of `[train]` of a small model.
+    pub fn train(&self, learning_rate: f64) -> String {
+        format!("{}\n{}", super::small::train(learning_rate), self.train)
+    }
+}
+
 /// Like AdamW: a step is about as long as the rate, whatever the gradient.
 const ADAMW: [f64; 3] = [2.5e-3, 5e-3, 1e-2];
 /// By the sign of the gradient all parameters move by the rate, even if gradients disagree.
@@ -33,9 +42,20 @@ const SIGN: [f64; 3] = [5e-4, 1e-3, 2e-3];
 /// As long as the gradient, whose norm is clipped to 1; AdamW has the same rate in the warm-up.
 const SGD: [f64; 3] = [1e-2, 5e-2, 0.3];
 
-/// Returns every preset.
+/// Keys of `[train]` for Muon in its authors' scale.
+const MUON: &str = "optimiser = \"muon\"\nmuon.scale = \"original\"\nmuon.learning_rate = 0.02";
+
+/// Returns every preset, and two of them with Muon.
 pub fn presets() -> Vec<Method> {
-    SyncPreset::ALL.map(preset).to_vec()
+    let with_muon = [(SyncPreset::Auto, "auto with muon"), (SyncPreset::Dense, "dense with muon")];
+    let with_muon = with_muon.map(|(preset, name)| Method {
+        name,
+        train: MUON,
+        steady: if preset == SyncPreset::Auto { "early_share = 0.0".to_owned() } else { String::new() },
+        warmup_rounds: 0,
+        ..self::preset(preset)
+    });
+    SyncPreset::ALL.map(preset).into_iter().chain(with_muon).collect()
 }
 
 /// Returns one preset.
@@ -51,6 +71,7 @@ pub fn preset(preset: SyncPreset) -> Method {
     Method {
         name,
         sync: format!("preset = \"{name}\""),
+        train: if preset == SyncPreset::Muloco { MUON } else { "" },
         steady: match warmup_rounds {
             0 => "warmup_share = 0.0".to_owned(),
             rounds => format!("warmup_share = 0.0\nwarmup_rounds = {rounds}\n{warmup}"),
@@ -71,7 +92,7 @@ pub fn preset(preset: SyncPreset) -> Method {
             _ => ADAMW,
         },
         best_rate: match preset {
-            SyncPreset::Auto | SyncPreset::Dense => 5e-3,
+            SyncPreset::Auto | SyncPreset::Dense | SyncPreset::Muloco => 5e-3,
             SyncPreset::Diloco | SyncPreset::OnebitAdam => 2.5e-3,
             SyncPreset::Demo => 4e-3,
             SyncPreset::Dgc => 2e-3,
@@ -96,6 +117,7 @@ fn name(preset: SyncPreset) -> &'static str {
         SyncPreset::StreamingDiloco => "streaming-diloco",
         SyncPreset::Cocktail => "cocktail",
         SyncPreset::SparseLocal => "sparse-local",
+        SyncPreset::Muloco => "muloco",
     }
 }
 

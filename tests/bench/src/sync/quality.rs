@@ -196,7 +196,7 @@ fn one(
 ) -> Result<()> {
     let case = case_name(name, learning_rate, seed);
     session.case(BENCH, &case, plan.limit, |_| {
-        let train = small::train(learning_rate);
+        let train = method.train(learning_rate);
         let every = Training::new(DEMO, SITES, &method.sync, plan.steps, link);
         let training = Training { train: &train, seed, ..every };
         let over = figure("over_the_limit_of", plan.limit.as_secs_f64(), "s");

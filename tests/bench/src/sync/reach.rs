@@ -7,8 +7,9 @@ use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::Cluster;
 use serde_json::Value;
 
+use super::method::{self, Method};
 use super::session::Session;
-use super::{method, speed, watch};
+use super::{speed, watch};
 use crate::kit::clock::now;
 use crate::kit::figures::{Figure, figure};
 use crate::kit::progress;
@@ -55,9 +56,8 @@ pub fn measure(session: &mut Session) -> Result<()> {
     for method in method::presets() {
         if session.wants(method.name) {
             let evaluate = (STEPS_BETWEEN / method.round).max(1);
-            session.case(BENCH, method.name, time, |_| {
-                reach(&method.sync, &link, planned, evaluate, loss, time)
-            })?;
+            session
+                .case(BENCH, method.name, time, |_| reach(&method, &link, planned, evaluate, loss, time))?;
         }
     }
     Ok(())
@@ -79,15 +79,15 @@ fn target(steps: u64) -> Result<Vec<Figure>> {
 
 /// Returns the seconds from the first step to the first validation at or below `loss`.
 fn reach(
-    sync: &str,
+    method: &Method,
     link: &LinkConfig,
     steps: u64,
     evaluate_every_rounds: u64,
     loss: f64,
     limit: Duration,
 ) -> Result<Vec<Figure>> {
-    let train = train(evaluate_every_rounds);
-    let mut cluster = start(sync, &train, steps, link)?;
+    let train = format!("{}\n{}", train(evaluate_every_rounds), method.train);
+    let mut cluster = start(&method.sync, &train, steps, link)?;
     watch::until(&mut cluster, limit, |status| slowest_step(status) > 0)?;
     let began = now();
     let (mut lowest, mut step) = (f64::INFINITY, 0);

@@ -207,7 +207,9 @@ enum Outcome {
 
 fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
     let sync = format!("{}\n{}", method.sync, method.steady);
-    let mut cluster = Training::new(GPT, sites, &sync, STEPS_MAX, link).start()?;
+    let every = Training::new(GPT, sites, &sync, STEPS_MAX, link);
+    let train = format!("{}\n{}", every.train, method.train);
+    let mut cluster = Training { train: &train, ..every }.start()?;
     let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, lengths.limit, |status| {

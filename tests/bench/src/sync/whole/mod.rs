@@ -107,7 +107,8 @@ pub fn shorter_over_the_limit(book: &Book, method: &str, rate_mbit: f64, steps: 
 /// The latest speeds without exchange, which also apply before the next case.
 #[derive(Default)]
 struct Local {
-    ours: Option<f64>,
+    /// With these keys of `[train]`.
+    ours: Option<(f64, &'static str)>,
     theirs: Option<f64>,
 }
 
@@ -148,13 +149,15 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>)
 fn ours_case(session: &mut Session, case: &Case<'_>, method: &Method, local: &mut Local) -> Result<()> {
     let enough_s = enough_s(session);
     session.case(BENCH, &case.name(), case.limit_about(), |_| {
-        let before = local.ours.map_or_else(|| ours::local_step_s(enough_s), Ok)?;
+        let own = || ours::local_step_s(enough_s, method.train);
+        let known = local.ours.filter(|(_, train)| *train == method.train);
+        let before = known.map_or_else(own, |(step_s, _)| Ok(step_s))?;
         let link = scale::link(case.rate_mbit, before)?;
-        let train = small::train(method.best_rate * RATE_SCALE);
+        let train = method.train(method.best_rate * RATE_SCALE);
         let training = ours::training(&method.sync, &train, case.steps, &link);
         let measured = ours::run(&training, limit(case, before)?)?;
-        let after = ours::local_step_s(enough_s)?;
-        local.ours = Some(after);
+        let after = own()?;
+        local.ours = Some((after, method.train));
         Ok(figures(case, &measured, f64::midpoint(before, after), &link))
     })?;
     tell(session, case)

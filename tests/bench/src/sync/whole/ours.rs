@@ -35,9 +35,9 @@ pub fn training<'a>(sync: &'a str, train: &'a str, steps: u64, link: &'a LinkCon
     Training { train, copies: COPIES, seed: SEED, ..Training::new(WHOLE, &SITES, sync, steps, link) }
 }
 
-/// Returns the seconds per step of two workers that train in parallel without exchange.
-pub fn local_step_s(enough_s: f64) -> Result<f64> {
-    let (link, train) = (LinkConfig::default(), small::train(1e-3));
+/// Returns the seconds per step of two workers that train in parallel without exchange, with these keys of `[train]`.
+pub fn local_step_s(enough_s: f64, train: &str) -> Result<f64> {
+    let (link, train) = (LinkConfig::default(), format!("{}\n{train}", small::train(1e-3)));
     let mut cluster = training(ALONE, &train, STEPS_MAX, &link).start()?;
     let pace = Pace { round: 1, warm_up: 20, enough_s };
     let (began, mut looks) = (now(), Vec::new());

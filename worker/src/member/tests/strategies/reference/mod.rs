@@ -186,6 +186,7 @@ impl Reference {
                 let mut state = self.members[at].clone();
                 match self.config.sync.inner {
                     InnerRule::Adamw => state.adamw(&self.rules(step), &gradient),
+                    InnerRule::Muon => panic!("the rules of optimisers are compared in the engine"),
                     InnerRule::FrozenAdamw => {
                         let limit = self.config.train.gradient_clip * (self.members.len() as f64).sqrt();
                         state.frozen(&self.rules(step), &clipped(&gradient, limit));
