@@ -176,7 +176,7 @@ fn peer_case(
     session.case(BENCH, &case.name(), case.limit_about(), |session| {
         let python = session.python().context("python was there a moment ago")?;
         // The link is that of our own runs.
-        let ours = ours::local_step_s(enough_s)?;
+        let ours = ours::local_step_s(enough_s, "")?;
         let steps = (enough_s / ours).ceil() as usize;
         let before = local.theirs.map_or_else(|| peers::local_step_s(python, steps), Ok)?;
         let link = scale::link(case.rate_mbit, ours)?;
