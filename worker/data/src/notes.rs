@@ -45,6 +45,8 @@ pub(super) enum Note {
     UnreadColumns,
     /// A message has a key that its chat template does not read.
     UnreadKeys,
+    /// A message has a key that its chat template asks for, and whose use is unknown.
+    UntriedKeys,
     /// A message has a content that its chat template does not print as it is.
     OmittedTexts,
     /// A chat template writes what looks like a control token, and the tokenizer has none of this name.
@@ -221,6 +223,11 @@ impl fmt::Display for Told<'_> {
             Note::UnreadKeys => {
                 write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
             }
+            Note::UntriedKeys => write!(
+                f,
+                "message keys that the chat template asks for, and may not print, since there are too many to try: {}",
+                Names(noted, "message")
+            ),
             Note::OmittedTexts => write!(
                 f,
                 "contents that the chat template leaves out or changes, by role: {}",
@@ -239,7 +246,7 @@ impl fmt::Display for Told<'_> {
             ),
             Note::ParsedArguments => write!(
                 f,
-                "arguments of {} are JSON in a text, and taken as objects, since the chat template writes JSON itself",
+                "arguments of {} are JSON in a text, and taken as objects, since the chat template does not print the text as it is",
                 counted(*count, "tool call")
             ),
             Note::TextArguments => write!(
