@@ -121,6 +121,11 @@ impl Notes {
         }
     }
 
+    /// Takes those of a kind.
+    pub(super) fn take(&mut self, note: Note) -> Self {
+        Self(self.0.remove_entry(&note).into_iter().collect())
+    }
+
     /// Whether nothing is noted.
     #[must_use]
     pub fn are_none(&self) -> bool {
@@ -131,6 +136,31 @@ impl Notes {
     #[cfg(test)]
     pub(super) fn count(&self, note: Note) -> u64 {
         self.0.get(&note).map_or(0, |noted| noted.count)
+    }
+}
+
+/// Columns of a table that are not read, with the number of its rows.
+#[derive(Debug, Default)]
+pub(super) struct UnreadColumns {
+    names: Vec<String>,
+    rows: u64,
+}
+
+impl UnreadColumns {
+    #[cfg(feature = "parquet")]
+    pub(super) fn of(names: Vec<String>) -> Self {
+        Self { names, rows: 0 }
+    }
+
+    /// Counts a row.
+    pub(super) fn see_row(&mut self) {
+        self.rows += 1;
+    }
+
+    /// Adds the rows since the last call to notes, for each column.
+    pub(super) fn note(&mut self, notes: &mut Notes) {
+        let rows = std::mem::take(&mut self.rows);
+        self.names.iter().for_each(|name| notes.names(Note::UnreadColumns, name, rows));
     }
 }
 
