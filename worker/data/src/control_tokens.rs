@@ -32,6 +32,8 @@ const KNOWN: [&str; 22] = [
 ];
 /// Longest one that is looked for, in bytes.
 const BYTES_MAX: usize = 64;
+/// Most that are looked for in a template: models have some tens.
+pub(super) const MARKERS_MAX: usize = 256;
 
 /// Names of control tokens with their brackets, and what is noted of a text with one.
 #[derive(Clone, Debug, Default)]
@@ -52,10 +54,7 @@ impl ControlTokens {
     pub(super) fn note(&self, text: &str, notes: &mut Notes) {
         let mut found: Vec<(&str, Note)> = Vec::new();
         for at in memchr::memchr2_iter(b'<', b'[', text.as_bytes()) {
-            let rest = &text.as_bytes()[at..text.len().min(at + BYTES_MAX)];
-            let close = if rest[0] == b'<' { b'>' } else { b']' };
-            let Some(end) = memchr::memchr(close, rest) else { continue };
-            if let Some((name, note)) = self.0.get_key_value(&text[at..=at + end])
+            if let Some((name, note)) = bracketed(text, at).and_then(|name| self.0.get_key_value(name))
                 && !found.contains(&(name, *note))
             {
                 found.push((name, *note));
@@ -65,13 +64,19 @@ impl ControlTokens {
     }
 }
 
-/// Returns the texts between brackets of a chat template that look like control tokens, each once: `<|…|>`, `<…_of_turn>`, and those of [`KNOWN`].
+/// Returns the text from the opening bracket at a place to the next closing one.
+fn bracketed(text: &str, at: usize) -> Option<&str> {
+    let rest = &text.as_bytes()[at..text.len().min(at + BYTES_MAX)];
+    let end = memchr::memchr(if rest[0] == b'<' { b'>' } else { b']' }, rest)?;
+    Some(&text[at..=at + end])
+}
+
+/// Returns the texts between brackets of a chat template that look like control tokens, each once, up to [`MARKERS_MAX`]: `<|…|>`, `<…_of_turn>`, and those of
+/// [`KNOWN`].
 pub(super) fn markers(template: &str) -> Vec<&str> {
     let mut found: Vec<&str> = Vec::new();
     for at in memchr::memchr2_iter(b'<', b'[', template.as_bytes()) {
-        let rest = &template[at..];
-        let Some(end) = rest.find(if rest.starts_with('<') { '>' } else { ']' }) else { continue };
-        let name = &rest[..=end];
+        let Some(name) = bracketed(template, at) else { continue };
         let is_plain = |one: char| one.is_alphanumeric() || "|｜▁_-/<>".contains(one);
         let is_piped = (name.starts_with("<|") && name.ends_with("|>"))
             || (name.starts_with("<｜") && name.ends_with("｜>"));
@@ -80,6 +85,9 @@ pub(super) fn markers(template: &str) -> Vec<&str> {
             && !found.contains(&name)
         {
             found.push(name);
+            if found.len() == MARKERS_MAX {
+                break;
+            }
         }
     }
     found

@@ -45,6 +45,8 @@ pub(super) enum Note {
     UnreadColumns,
     /// A message has a key that its chat template does not read.
     UnreadKeys,
+    /// A message has a key that its chat template asks for, and whose use is unknown.
+    UntriedKeys,
     /// A message has a content that its chat template does not print as it is.
     OmittedTexts,
     /// A chat template writes what looks like a control token, and the tokenizer has none of this name.
@@ -119,6 +121,11 @@ impl Notes {
         }
     }
 
+    /// Takes those of a kind.
+    pub(super) fn take(&mut self, note: Note) -> Self {
+        Self(self.0.remove_entry(&note).into_iter().collect())
+    }
+
     /// Whether nothing is noted.
     #[must_use]
     pub fn are_none(&self) -> bool {
@@ -129,6 +136,31 @@ impl Notes {
     #[cfg(test)]
     pub(super) fn count(&self, note: Note) -> u64 {
         self.0.get(&note).map_or(0, |noted| noted.count)
+    }
+}
+
+/// Columns of a table that are not read, with the number of its rows.
+#[derive(Debug, Default)]
+pub(super) struct UnreadColumns {
+    names: Vec<String>,
+    rows: u64,
+}
+
+impl UnreadColumns {
+    #[cfg(feature = "parquet")]
+    pub(super) fn of(names: Vec<String>) -> Self {
+        Self { names, rows: 0 }
+    }
+
+    /// Counts a row.
+    pub(super) fn see_row(&mut self) {
+        self.rows += 1;
+    }
+
+    /// Adds the rows since the last call to notes, for each column.
+    pub(super) fn note(&mut self, notes: &mut Notes) {
+        let rows = std::mem::take(&mut self.rows);
+        self.names.iter().for_each(|name| notes.names(Note::UnreadColumns, name, rows));
     }
 }
 
@@ -221,6 +253,11 @@ impl fmt::Display for Told<'_> {
             Note::UnreadKeys => {
                 write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
             }
+            Note::UntriedKeys => write!(
+                f,
+                "message keys that the chat template asks for, and may not print, since there are too many to try: {}",
+                Names(noted, "message")
+            ),
             Note::OmittedTexts => write!(
                 f,
                 "contents that the chat template leaves out or changes, by role: {}",
@@ -239,7 +276,7 @@ impl fmt::Display for Told<'_> {
             ),
             Note::ParsedArguments => write!(
                 f,
-                "arguments of {} are JSON in a text, and taken as objects, since the chat template writes JSON itself",
+                "arguments of {} are JSON in a text, and taken as objects, since the chat template does not print the text as it is",
                 counted(*count, "tool call")
             ),
             Note::TextArguments => write!(

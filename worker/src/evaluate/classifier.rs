@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use longhaul_checkpoint::OpenedModel;
 use longhaul_common::config::{Optimiser, TrainConfig};
 use longhaul_data::Tokenizer;
-use longhaul_data::tasks::{LabelledBatch, LabelledFile, Share};
+use longhaul_data::tasks::{LabelledBatch, LabelledCounts, LabelledFile, Share};
 use longhaul_engine::models::FrozenWeights;
 use longhaul_engine::{Batch, Engine};
 use tch::Device;
@@ -15,9 +15,7 @@ use super::judge::Stopped;
 use super::outcome::{Outcome, Scores};
 use super::progress::Progress;
 
-/// Texts judged between two looks at the signal.
-const TEXTS_AT_ONCE: usize = 256;
-/// Texts in a pass.
+/// Texts in a pass, and between two looks at the signal.
 const MICRO_BATCH: u32 = 16;
 
 /// A classifier of texts.
@@ -55,10 +53,12 @@ impl Classifier {
     pub(super) fn judge(&self, file: &LabelledFile, stopped: Stopped<'_>) -> Result<Outcome> {
         let (all, mut done, mut cut) = (file.count(), 0, 0);
         let (mut right, mut nats) = (Share::default(), 0.0);
+        let mut counts = LabelledCounts::default();
         let mut progress = Progress::new(&file.path, "texts", all);
         while done < all && !stopped() {
-            let end = all.min(done + TEXTS_AT_ONCE);
-            let LabelledBatch { batch, cut: own } = file.batch(done..end, &self.tokenizer)?;
+            let end = all.min(done + MICRO_BATCH as usize);
+            let LabelledBatch { batch, cut: own, counts: found } = file.batch(done..end, &self.tokenizer)?;
+            counts.add(&found);
             let count = (end - done) as f64;
             let found = self.engine.evaluate([&Batch::from(batch)])?.context("a batch has texts")?;
             let accuracy = found.accuracy.context("a classifier has an accuracy")?;
@@ -68,7 +68,21 @@ impl Classifier {
             (done, cut) = (end, cut + own);
             progress.show(done);
         }
+        self.tell(file, &counts);
         let scores = Scores::Classes { right, nats };
         Ok(Outcome { scores, files: vec![file.path.clone()], done, all, cut })
+    }
+    /// Tells of odd texts, unknown tokens, and control tokens in texts.
+    fn tell(&self, file: &LabelledFile, counts: &LabelledCounts) {
+        let (odd, unknown) = (counts.odd(), counts.unknown(&self.tokenizer));
+        let notes = file.control_tokens(&self.tokenizer);
+        let told = [
+            (odd.count() > 0).then(|| odd.to_string()),
+            (unknown.count() > 0).then(|| unknown.to_string()),
+            (!notes.are_none()).then(|| notes.to_string()),
+        ];
+        for told in told.into_iter().flatten() {
+            tracing::warn!(file = %file.path.display(), "{told}");
+        }
     }
 }

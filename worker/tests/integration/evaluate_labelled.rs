@@ -76,6 +76,16 @@ fn accuracies_and_losses_are_those_of_transformers() {
     }
     // Both models are wrong somewhere, and not everywhere.
     assert!(expected.iter().any(|of| of["accuracy"] != 0.0 && of["accuracy"] != 1.0), "{expected:?}");
+    let single = ["--labelled", "rows.csv", "--text-column", "question", "--label-column", "verdict"];
+    let output = evaluate(&made, &single);
+    let log = String::from_utf8(output.stderr).unwrap();
+    for (level, words) in [
+        ("INFO", "columns that are not read: `answer` (6 records)"),
+        ("WARN", "of 7 texts, 1 is blank: check the column"),
+        ("WARN", "2 of 56 tokens (3.6 %) are the unknown token `[UNK]`: "),
+    ] {
+        assert!(log.lines().any(|line| line.contains(level) && line.contains(words)), "{words}: {log}");
+    }
     let output = evaluate(&made, &[&["--labelled", "rows.csv", "--limit", "2"], &PAIRS[..]].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(

@@ -1,40 +1,71 @@
 //! Arguments of tool calls that are texts of JSON, as OpenAI writes them. Templates of models take objects, and write JSON of texts again.
 
+use std::collections::BTreeSet;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::message::{CALLS, Message, field};
 use super::numbers;
-use super::spans::Chatted;
+use super::spans::{Chatted, OTHERS};
 use crate::notes::{Note, Notes};
 use crate::repeated::repeated_key;
 
 const FUNCTION: &str = "function";
+const NAME: &str = "name";
 const ARGUMENTS: &str = "arguments";
+/// Around the number of a call.
+const MARK: char = OTHERS[0];
 
-/// Returns the messages with objects in place of such texts, where the template writes these in quotes, or takes none. Notes their number, and that of texts that are
-/// no objects.
+/// Returns the messages with objects in place of such texts where the template does not print these as they are. Notes their number, and that of texts that are no
+/// objects.
 pub(super) fn parsed(chatted: &Chatted<'_>, notes: &mut Notes) -> Option<Vec<Message>> {
-    let mut texts = Vec::new();
-    let messages = with_arguments(chatted.messages, &mut |text: &str| {
-        texts.push(text.to_owned());
-        object(text)
-    });
-    let is_quoted = |text: &str| {
-        let quoted = |own: &String| serde_json::to_string(own).is_ok_and(|quoted| text.contains(&quoted));
-        texts.iter().any(quoted)
-    };
-    let is_taken = |messages: &[Message]| chatted.rendered(messages, false);
-    if texts.is_empty()
-        || is_taken(chatted.messages).is_ok_and(|rendered| !is_quoted(&rendered.text))
-        || is_taken(&messages).is_err()
-    {
+    if !chatted.messages.iter().any(|message| message.calls().is_some()) {
         return None;
     }
+    let mut texts = Vec::new();
+    with_functions(chatted.messages, &mut |_, function| {
+        texts.extend(text_of(function));
+        None
+    });
+    if texts.is_empty() {
+        return None;
+    }
+    let printed = |messages: &[Message]| chatted.rendered(messages, false).map(|rendered| rendered.text);
+    let own = printed(chatted.messages).unwrap_or_default();
+    let emptied = |_: Place<'_>, function: &Value| {
+        text_of(function).map(|_| replaced(function, ARGUMENTS, &Value::from("")))
+    };
+    let without = printed(&with_functions(chatted.messages, &mut { emptied })).unwrap_or_default();
+    let others: BTreeSet<&str> = texts
+        .iter()
+        .map(|text| text.trim())
+        .filter(|text| count(&own, text) <= count(&without, text))
+        .collect();
+    let object = |text: &str| object(text).filter(|_| others.contains(text.trim()));
+    let messages = with_functions(chatted.messages, &mut |_, function| {
+        let parsed = text_of(function).and_then(|text| object(&text))?;
+        Some(replaced(function, ARGUMENTS, &parsed))
+    });
+    if others.is_empty() || printed(&messages).is_err() {
+        return None;
+    }
+    let others = texts.iter().filter(|text| others.contains(text.trim())).count() as u64;
     let objects = texts.iter().filter(|text| object(text).is_some()).count() as u64;
     notes.note(Note::ParsedArguments, objects, String::new);
-    notes.note(Note::TextArguments, texts.len() as u64 - objects, String::new);
+    notes.note(Note::TextArguments, others - objects, String::new);
     Some(messages)
+}
+
+/// Returns a function's arguments that are a text with something in it.
+fn text_of(function: &Value) -> Option<String> {
+    field(function, ARGUMENTS).as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
+}
+
+/// Counts a text within a longer one, but for those in quotes: JSON of `{}` is `"{}"`.
+fn count(printed: &str, text: &str) -> usize {
+    let quoted = serde_json::to_string(text).unwrap_or_default();
+    printed.matches(text).count().saturating_sub(printed.matches(&quoted).count())
 }
 
 /// Returns the object that a text is in JSON; `None`: it is none, or would lose a value.
@@ -43,33 +74,57 @@ fn object(text: &str) -> Option<Value> {
     (value.kind() == ValueKind::Map && repeated_key(text.as_bytes()).is_none()).then_some(value)
 }
 
-/// Returns messages with other arguments in place of texts. `None` keeps a text.
-fn with_arguments(messages: &[Message], parse: &mut impl FnMut(&str) -> Option<Value>) -> Vec<Message> {
+/// A call's message, by its index, and the field that the call is in.
+pub(super) type Place<'a> = (usize, &'a str);
+
+/// Returns messages whose calls have other names, each with a mark of its own, and the places of the calls in the marks' order.
+pub(super) fn with_marks(messages: &[Message]) -> (Vec<Message>, Vec<(usize, String)>) {
+    let mut places = Vec::new();
+    let messages = with_functions(messages, &mut |(at, calls), function| {
+        let name = field(function, NAME);
+        let marked = format!("{}{MARK}{}{MARK}", name.as_str()?, places.len());
+        places.push((at, calls.to_owned()));
+        Some(replaced(function, NAME, &Value::from(marked)))
+    });
+    (messages, places)
+}
+
+/// Returns the numbers of the marks in a text.
+pub(super) fn marks(text: &str) -> BTreeSet<usize> {
+    text.split(MARK).filter_map(|part| part.parse().ok()).collect()
+}
+
+/// Returns messages with other functions in their calls. `None` keeps one.
+fn with_functions(
+    messages: &[Message],
+    change: &mut impl FnMut(Place<'_>, &Value) -> Option<Value>,
+) -> Vec<Message> {
     let mut messages = messages.to_vec();
-    let fields = messages.iter_mut().flat_map(|message| &mut message.fields);
-    for (_, calls) in fields.filter(|(name, _)| CALLS.contains(&name.as_str())) {
-        *calls = match calls.kind() {
-            ValueKind::Seq => {
-                let all: Vec<Value> = calls.try_iter().map(Iterator::collect).unwrap_or_default();
-                all.iter().map(|call| with_argument(call, parse)).collect()
-            }
-            _ => with_argument(calls, parse),
-        };
+    for (at, message) in messages.iter_mut().enumerate() {
+        for (name, calls) in message.fields.iter_mut().filter(|(name, _)| CALLS.contains(&name.as_str())) {
+            let mut of_call =
+                |call: &Value| with_function(call, &mut |function| change((at, name), function));
+            *calls = match calls.kind() {
+                ValueKind::Seq => {
+                    let all: Vec<Value> = calls.try_iter().map(Iterator::collect).unwrap_or_default();
+                    all.iter().map(of_call).collect()
+                }
+                _ => of_call(calls),
+            };
+        }
     }
     messages
 }
 
-fn with_argument(call: &Value, parse: &mut impl FnMut(&str) -> Option<Value>) -> Value {
+fn with_function(call: &Value, change: &mut impl FnMut(&Value) -> Option<Value>) -> Value {
     if call.kind() != ValueKind::Map {
         return call.clone();
     }
     let function = field(call, FUNCTION);
     if function.kind() == ValueKind::Map {
-        return replaced(call, FUNCTION, &with_argument(&function, parse));
+        return change(&function).map_or_else(|| call.clone(), |own| replaced(call, FUNCTION, &own));
     }
-    let arguments = field(call, ARGUMENTS);
-    let parsed = arguments.as_str().and_then(parse);
-    parsed.map_or_else(|| call.clone(), |parsed| replaced(call, ARGUMENTS, &parsed))
+    change(call).unwrap_or_else(|| call.clone())
 }
 
 /// Returns an object with another value of a key.

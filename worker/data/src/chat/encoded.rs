@@ -7,6 +7,7 @@ use longhaul_common::config::TrainOn;
 use super::arguments::parsed;
 use super::conversation::Conversation;
 use super::spans::{Chatted, Marked};
+use super::traced::Asked;
 use super::{Chat, Tokenizer};
 use crate::notes::{Note, Notes};
 
@@ -39,7 +40,8 @@ impl Chat {
             }
             Conversation::Messages(messages, extras) => {
                 let template = self.template.as_ref().ok_or("there is no chat template")?;
-                let chatted = Chatted { template: template.of(extras)?, messages, extras };
+                let template = template.of(extras)?;
+                let chatted = Chatted { template, messages, extras, asked: Asked::default() };
                 let parsed = parsed(&chatted, &mut notes);
                 let chatted = Chatted { messages: parsed.as_deref().unwrap_or(messages), ..chatted };
                 chatted.check_calls()?;

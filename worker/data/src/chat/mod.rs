@@ -23,6 +23,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod traced;
 
 use std::fmt;
 use std::path::Path;

@@ -1,18 +1,21 @@
 //! Notes on a conversation and its text.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use minijinja::Value;
 
 use super::Chat;
+use super::arguments::{Place, marks, with_marks};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
-use super::template::not_read;
+use super::template::{not_read, some_not_read};
 use crate::notes::{Note, Notes};
 
-/// Most names, and messages with reasoning, that are tried: each costs a rendering.
-const TRIED_MAX: usize = 64;
+/// Most names, and messages with reasoning, that are tried one by one: each costs a rendering.
+pub(super) const TRIED_MAX: usize = 64;
+/// Fewest bytes of reasoning that is found in the text.
+const REASONING_BYTES_MIN: usize = 32;
 /// Characters at the end of an answer by which it is found in the text.
 const TAIL_CHARACTERS: usize = 32;
 
@@ -21,7 +24,7 @@ impl Chat {
     pub(super) fn notes_on(&self, chatted: &Chatted<'_>, text: &str, spans: &[Range<usize>]) -> Notes {
         let mut notes = Notes::default();
         omitted(chatted.messages, text).for_each(|role| notes.name(Note::OmittedTexts, role));
-        chatted.unread(text).into_iter().for_each(|name| notes.name(Note::UnreadKeys, name));
+        chatted.note_keys(text, &mut notes);
         let lacking = self.lacking.iter().filter(|name| text.contains(name.as_str()));
         lacking.for_each(|name| notes.name(Note::LackingTokens, name));
         let last = spans.last().map_or("", |span| &text[span.clone()]);
@@ -31,47 +34,121 @@ impl Chat {
 }
 
 impl Chatted<'_> {
-    /// Refuses calls of tools without which the text is the same.
+    /// Refuses calls of tools that the text does not have: those of a message without which it is the same, or some among several.
     ///
     /// # Errors
     /// Names them.
     pub(super) fn check_calls(&self) -> Result<(), String> {
-        let calls: BTreeSet<&str> = self.messages.iter().filter_map(Message::calls).collect();
-        for name in calls {
-            let text = self.rendered(self.messages, false)?.text;
-            if self.is_same_without(&text, |_, (own, _)| own == name) {
-                return Err(not_read(name));
+        let all = || self.messages.iter().enumerate().filter_map(|(at, own)| Some((at, own.calls()?)));
+        if all().next().is_none() {
+            return Ok(());
+        }
+        // One rendering tells of all calls, if names are printed.
+        let (marked, places) = with_marks(self.messages);
+        let found = self.rendered(&marked, false).map(|rendered| marks(&rendered.text)).unwrap_or_default();
+        let mut printed: BTreeMap<Place<'_>, [usize; 2]> = BTreeMap::new();
+        for (number, (at, calls)) in places.iter().enumerate() {
+            printed.entry((*at, calls)).or_default()[usize::from(found.contains(&number))] += 1;
+        }
+        let mut text = None;
+        for place @ (at, name) in all() {
+            match printed.get(&place) {
+                Some([0, _]) => {}
+                Some([_, found]) if *found > 0 => {
+                    return Err(format!("message {}: {}", at + 1, some_not_read(name)));
+                }
+                _ => {
+                    let text = match &mut text {
+                        Some(text) => text,
+                        none => none.insert(self.rendered(self.messages, false)?.text),
+                    };
+                    if self.is_same_without(text, &[Key { at, name, value: &Value::UNDEFINED }]) {
+                        return Err(not_read(name));
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Returns the names of the messages' filled fields without which the text is the same, one for each. Reasoning has several names.
-    fn unread(&self, text: &str) -> Vec<&str> {
-        let all =
-            || self.messages.iter().enumerate().flat_map(|(at, own)| own.beside().map(move |it| (at, it)));
-        let is_other = |name: &str| !CALLS.contains(&name) && !REASONING.contains(&name);
-        let names: BTreeSet<&str> = all().map(|(_, (name, _))| name).filter(|name| is_other(name)).collect();
-        let is_unread = |name: &&str| self.is_same_without(text, |_, (own, _)| own == *name);
-        let unread: BTreeSet<&str> = names.into_iter().take(TRIED_MAX).filter(is_unread).collect();
-        let is_cut = |at: usize, reasoning: &Value| {
-            self.is_same_without(text, |own, (name, value)| {
-                own == at && REASONING.contains(&name) && value == reasoning
-            })
-        };
-        let unread = all().filter(|(at, (name, value))| {
-            unread.contains(name) || REASONING.contains(name) && *at < TRIED_MAX && is_cut(*at, value)
-        });
-        unread.map(|(_, (name, _))| name).collect()
+    /// Notes the messages' filled fields without which the text is the same. A field that the template does not ask for needs no rendering.
+    fn note_keys(&self, text: &str, notes: &mut Notes) {
+        let fields = self
+            .messages
+            .iter()
+            .enumerate()
+            .flat_map(|(at, message)| message.beside().map(move |(name, value)| Key { at, name, value }));
+        let (asked, unasked): (Vec<Key<'_>>, Vec<Key<'_>>) =
+            fields.filter(|key| !CALLS.contains(&key.name)).partition(|key| self.is_asked(key));
+        let unsure: Vec<Key<'_>> = asked.into_iter().filter(|key| !self.is_known(key, text)).collect();
+        unasked.iter().for_each(|key| notes.name(Note::UnreadKeys, key.name));
+        if unsure.is_empty() || self.is_same_without(text, &unsure) {
+            unsure.iter().for_each(|key| notes.name(Note::UnreadKeys, key.name));
+            return;
+        }
+        // Reasoning is read in some messages and not in others.
+        let mut groups: BTreeMap<(&str, Option<usize>), Vec<Key<'_>>> = BTreeMap::new();
+        for key in unsure {
+            groups.entry((key.name, key.is_reasoning().then_some(key.at))).or_default().push(key);
+        }
+        for (tried, ((name, _), keys)) in groups.into_iter().enumerate() {
+            let count = keys.len() as u64;
+            if tried >= TRIED_MAX {
+                notes.names(Note::UntriedKeys, name, count);
+            } else if self.is_same_without(text, &keys) {
+                notes.names(Note::UnreadKeys, name, count);
+            } else if !keys[0].is_reasoning() {
+                self.template.read_keys().insert(name);
+            }
+        }
     }
 
-    /// Whether the text is the same without some fields. A template that fails without them reads them.
-    fn is_same_without(&self, text: &str, is_out: impl Fn(usize, (&str, &Value)) -> bool) -> bool {
+    fn is_asked(&self, key: &Key<'_>) -> bool {
+        match key.is_reasoning() {
+            true => REASONING.iter().any(|name| self.asked.has(key.at, name)),
+            false => self.asked.has(key.at, key.name),
+        }
+    }
+
+    /// Whether a key is known to be read: by an earlier conversation, or since the text has the reasoning, as it is or in JSON. Short ones may be there by chance.
+    fn is_known(&self, key: &Key<'_>, text: &str) -> bool {
+        if !key.is_reasoning() {
+            return self.template.read_keys().has(key.name);
+        }
+        key.value.as_str().map(str::trim).filter(|own| own.len() >= REASONING_BYTES_MIN).is_some_and(|own| {
+            let quoted = serde_json::to_string(own).unwrap_or_default();
+            text.contains(own) || text.contains(quoted.trim_matches('"'))
+        })
+    }
+
+    /// Whether the text is the same without some fields, in the order of their messages. A template that fails without them reads them.
+    fn is_same_without(&self, text: &str, out: &[Key<'_>]) -> bool {
         let mut messages = self.messages.to_vec();
-        for (at, message) in messages.iter_mut().enumerate() {
-            message.fields.retain(|(name, value)| !is_out(at, (name.as_str(), value)));
+        for keys in out.chunk_by(|one, other| one.at == other.at) {
+            messages[keys[0].at]
+                .fields
+                .retain(|(name, value)| !keys.iter().any(|key| key.is_of(name, value)));
         }
         self.rendered(&messages, false).is_ok_and(|rendered| rendered.text == text)
+    }
+}
+
+/// A field of a message.
+struct Key<'a> {
+    /// The message's index.
+    at: usize,
+    name: &'a str,
+    value: &'a Value,
+}
+
+impl Key<'_> {
+    /// Whether it is reasoning, which has several names.
+    fn is_reasoning(&self) -> bool {
+        REASONING.contains(&self.name)
+    }
+
+    fn is_of(&self, name: &str, value: &Value) -> bool {
+        self.name == name || self.is_reasoning() && REASONING.contains(&name) && self.value == value
     }
 }
 

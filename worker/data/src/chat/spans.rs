@@ -5,11 +5,12 @@ use std::ops::Range;
 use super::extras::Extras;
 use super::message::{ASSISTANT, Message};
 use super::template::{ChatTemplate, Rendered};
+use super::traced::Asked;
 
 /// The remedy for a template whose renderings do not tell messages apart.
 const MARK_IT: &str = "copy the template, put `{% generation %}` and `{% endgeneration %}` around what the assistant writes, and name the copy in data.conversations.chat_template";
 /// Noncharacters, which stand for another answer.
-const OTHERS: [char; 2] = ['\u{fdd2}', '\u{fdd3}'];
+pub(super) const OTHERS: [char; 2] = ['\u{fdd2}', '\u{fdd3}'];
 
 /// A text and the byte ranges in it.
 pub(super) type Marked = (String, Vec<Range<usize>>);
@@ -19,6 +20,7 @@ pub(super) struct Chatted<'a> {
     pub(super) template: &'a ChatTemplate,
     pub(super) messages: &'a [Message],
     pub(super) extras: &'a Extras,
+    pub(super) asked: Asked,
 }
 
 impl Chatted<'_> {
@@ -74,7 +76,8 @@ impl Chatted<'_> {
     }
 
     pub(super) fn rendered(&self, messages: &[Message], prompts: bool) -> Result<Rendered, String> {
-        self.template.render(messages, self.extras, prompts)
+        let values = messages.iter().enumerate().map(|(at, message)| self.asked.value(at, message));
+        self.template.render_values(values.collect(), self.extras, prompts)
     }
 
     /// Returns the number of generation blocks of each message of the assistant: those that the text up to it has more than the text up to the one before.

@@ -9,7 +9,7 @@ use super::conversation::{LABEL, is_beside};
 use super::message::{field, is_filled};
 use super::{Chat, Conversation};
 use crate::DataError;
-use crate::notes::{Note, Notes};
+use crate::notes::{Note, Notes, UnreadColumns};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
@@ -22,13 +22,13 @@ pub(crate) struct RowReader {
     /// Known with the first row.
     kind: Option<ConversationKind>,
     /// Columns of a table that are not read.
-    unread: Vec<String>,
+    unread: UnreadColumns,
     notes: Notes,
 }
 
 impl RowReader {
     pub(crate) fn new(chat: &Chat, path: &Path) -> Self {
-        let (unread, notes) = (Vec::new(), Notes::default());
+        let (unread, notes) = (UnreadColumns::default(), Notes::default());
         Self { path: path.to_owned(), chat: chat.clone(), kind: None, unread, notes }
     }
 
@@ -50,7 +50,8 @@ impl RowReader {
         }
         let is_read = |at: &usize| self.is_of_form(columns[*at], kind) || is_beside(columns[*at], kind);
         let (read, unread): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(is_read);
-        self.unread = unread.into_iter().map(|at| columns[at].to_owned()).collect();
+        let unread = unread.into_iter().map(|at| columns[at].to_owned());
+        self.unread = UnreadColumns::of(unread.collect());
         Ok(read)
     }
 
@@ -74,14 +75,15 @@ impl RowReader {
                 !self.is_of_form(name, kind) && !is_beside && is_filled(&field(row, name))
             };
             let unread: Vec<&str> = columns.into_iter().filter(is_unread).collect();
-            let all = unread.into_iter().chain(self.unread.iter().map(String::as_str));
-            all.for_each(|name| self.notes.name(Note::UnreadColumns, name));
+            unread.into_iter().for_each(|name| self.notes.name(Note::UnreadColumns, name));
+            self.unread.see_row();
         }
         Ok(read)
     }
 
     /// Takes the notes on the rows since the last call.
     pub(crate) fn take_notes(&mut self) -> Notes {
+        self.unread.note(&mut self.notes);
         std::mem::take(&mut self.notes)
     }
 

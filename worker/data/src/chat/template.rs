@@ -15,6 +15,7 @@ use super::extras::Extras;
 use super::generation::{self, MARKS};
 use super::message::Message;
 use super::python::{self, Raised};
+use super::traced::ReadKeys;
 use super::{numbers, texts};
 use crate::control_tokens::markers;
 
@@ -37,6 +38,7 @@ pub(super) struct ChatTemplate {
     /// What looks like control tokens in it, and special tokens.
     markers: Vec<String>,
     uses_clock: bool,
+    read_keys: ReadKeys,
     /// The tokenizer's own template for conversations with tools.
     for_tools: Option<Box<Self>>,
     hash: blake3::Hash,
@@ -105,6 +107,7 @@ impl ChatTemplate {
             undeclared: undeclared.into_iter().collect(),
             markers,
             uses_clock: source.contains("strftime_now"),
+            read_keys: ReadKeys::default(),
             for_tools: None,
             hash,
         })
@@ -158,6 +161,11 @@ impl ChatTemplate {
         self.hash
     }
 
+    /// Returns the keys of messages that some conversation's text depends on.
+    pub(super) fn read_keys(&self) -> &ReadKeys {
+        &self.read_keys
+    }
+
     /// Renders messages.
     ///
     /// # Errors
@@ -168,9 +176,21 @@ impl ChatTemplate {
         extras: &Extras,
         prompts: bool,
     ) -> Result<Rendered, String> {
-        let values = messages.iter().map(Message::value);
+        self.render_values(messages.iter().map(Message::value).collect(), extras, prompts)
+    }
+
+    /// Renders the values of messages.
+    ///
+    /// # Errors
+    /// As for messages.
+    pub(super) fn render_values(
+        &self,
+        messages: Vec<Value>,
+        extras: &Extras,
+        prompts: bool,
+    ) -> Result<Rendered, String> {
         let own = [
-            ("messages", values.collect::<Vec<Value>>().into()),
+            ("messages", messages.into()),
             ("tools", extras.tools().cloned().unwrap_or_else(|| Value::from(()))),
             ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(prompts)),
@@ -196,6 +216,13 @@ impl ChatTemplate {
 pub(super) fn not_read(name: &str) -> String {
     format!(
         "it has {name}, and the chat template does not read `{name}`: name one that does in data.conversations.chat_template, or leave the conversation out"
+    )
+}
+
+/// Returns the same for a message of whose calls a template prints some.
+pub(super) fn some_not_read(name: &str) -> String {
+    format!(
+        "the chat template prints only some of its {name}: name one that prints all in data.conversations.chat_template, or leave the conversation out"
     )
 }
 

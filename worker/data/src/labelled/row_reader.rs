@@ -12,7 +12,7 @@ use super::{LabelledText, Labelling};
 #[cfg(feature = "parquet")]
 use crate::DataError;
 use crate::chat::{field, is_filled, kind_of, written};
-use crate::notes::{Note, Notes};
+use crate::notes::{Note, Notes, UnreadColumns};
 
 /// Most columns in a message.
 const SHOWN_MAX: usize = 20;
@@ -22,13 +22,13 @@ const SHOWN_MAX: usize = 20;
 pub(crate) struct LabelledReader {
     labelling: Labelling,
     /// Columns of a table that are not read.
-    unread: Vec<String>,
+    unread: UnreadColumns,
     notes: Notes,
 }
 
 impl LabelledReader {
     pub(crate) fn new(labelling: &Labelling) -> Self {
-        Self { labelling: labelling.clone(), unread: Vec::new(), notes: Notes::default() }
+        Self { labelling: labelling.clone(), unread: UnreadColumns::default(), notes: Notes::default() }
     }
 
     /// Learns the columns of a file's table, and returns the indices of those to be read.
@@ -49,7 +49,7 @@ impl LabelledReader {
         };
         let read: Vec<usize> = self.labelling.columns().map(place).collect::<Result<_, _>>()?;
         let unread = (0..columns.len()).filter(|at| !read.contains(at));
-        self.unread = unread.map(|at| columns[at].to_owned()).collect();
+        self.unread = UnreadColumns::of(unread.map(|at| columns[at].to_owned()).collect());
         Ok(read)
     }
 
@@ -101,12 +101,13 @@ impl LabelledReader {
                 && is_filled(&field(row, name))
         };
         let unread = keys.iter().filter_map(Value::as_str).filter(is_unread);
-        let all = unread.chain(self.unread.iter().map(String::as_str));
-        all.for_each(|name| self.notes.name(Note::UnreadColumns, name));
+        unread.for_each(|name| self.notes.name(Note::UnreadColumns, name));
+        self.unread.see_row();
     }
 
     /// Takes the notes on the rows since the last call.
     pub(crate) fn take_notes(&mut self) -> Notes {
+        self.unread.note(&mut self.notes);
         std::mem::take(&mut self.notes)
     }
 

@@ -1,6 +1,7 @@
 //! The rows of a local file with all their columns: JSON lines or an array, CSV, TSV, Parquet, Arrow.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,7 +32,22 @@ pub(crate) struct WholeRow {
     /// The row, or the cause of its failure.
     pub(crate) row: Result<Row, String>,
     /// The file's columns that are not read, each with the reason.
-    pub(crate) unread: Rc<[String]>,
+    pub(crate) unread: Rc<[UnreadColumn]>,
+}
+
+/// A column that is not read.
+#[derive(Debug)]
+pub(crate) struct UnreadColumn {
+    pub(crate) name: String,
+    /// Why: its type, or that another one has its name.
+    pub(crate) reason: String,
+}
+
+/// `image (Struct("bytes": Binary, "path": Utf8))`
+impl fmt::Display for UnreadColumn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.reason)
+    }
 }
 
 /// The rows of a file.
@@ -160,7 +176,8 @@ fn delimited(path: &Path, delimiter: u8, headless: Headless) -> Result<WholeRows
     };
     let is_twice = |name: &&str| rows.head.iter().filter(|other| other == name).count() > 1;
     let twice: BTreeSet<&str> = rows.head.iter().filter(is_twice).collect();
-    rows.unread = twice.iter().map(|name| format!("{name} (two columns)")).collect();
+    let unread = |name: &&str| UnreadColumn { name: (*name).to_owned(), reason: "two columns".to_owned() };
+    rows.unread = twice.iter().map(unread).collect();
     rows.read = rows.head.iter().map(|name| !twice.contains(name)).collect();
     Ok(Box::new(rows))
 }
@@ -175,7 +192,7 @@ struct DelimitedRows {
     head: StringRecord,
     /// For each column, whether its name is its own.
     read: Vec<bool>,
-    unread: Rc<[String]>,
+    unread: Rc<[UnreadColumn]>,
     /// The first row of a file without a head.
     first: Option<Numbered>,
 }

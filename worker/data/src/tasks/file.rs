@@ -13,7 +13,7 @@ use super::kind::kind_of;
 use super::labels::Labels;
 use super::{Answer, Choice, Item, TaskError, TaskKind, generated, unread};
 use crate::notes::Notes;
-use crate::records::whole_rows::{Row, RowFormat, WholeRow, open};
+use crate::records::whole_rows::{Row, RowFormat, UnreadColumn, WholeRow, open};
 
 /// Columns shown in a message.
 const COLUMNS_MAX: usize = 20;
@@ -82,7 +82,9 @@ impl TaskFile {
     #[must_use]
     pub fn part(&self, from: usize, of: usize) -> Self {
         let questions = self.questions.iter().skip(from).step_by(of.max(1)).cloned().collect();
-        Self { questions, ..self.clone() }
+        let Self { path, kind, notes, examples, .. } = self;
+        let (path, notes, examples) = (path.clone(), notes.clone(), examples.clone());
+        Self { path, kind: *kind, questions, notes, examples }
     }
 
     /// Hashes the questions with their answers. Examples before them do not count.
@@ -220,7 +222,7 @@ impl Reader<'_> {
         TaskError::Rows { path, kind, wrong: self.wrong, all: read as u64, examples: self.examples }
     }
 
-    fn unknown(&self, row: &Row, unread: &[String]) -> TaskError {
+    fn unknown(&self, row: &Row, unread: &[UnreadColumn]) -> TaskError {
         let known: Vec<String> =
             TaskKind::ALL.iter().map(|kind| format!("{kind} ({})", kind.columns())).collect();
         let hint = if row.contains_key("text") { "for the perplexity of its texts say --text; " } else { "" };
@@ -230,14 +232,13 @@ impl Reader<'_> {
 }
 
 /// Returns the names of a row's columns, and of those that are not read, for messages.
-pub(super) fn names(row: &Row, unread: &[String]) -> String {
-    let listed = |names: &mut dyn Iterator<Item = &String>| {
-        names.map(String::as_str).take(COLUMNS_MAX).collect::<Vec<_>>().join(", ")
-    };
-    let own = if row.is_empty() { "none".to_owned() } else { listed(&mut row.keys()) };
+pub(super) fn names(row: &Row, unread: &[UnreadColumn]) -> String {
+    let listed =
+        |names: &mut dyn Iterator<Item = String>| names.take(COLUMNS_MAX).collect::<Vec<_>>().join(", ");
+    let own = if row.is_empty() { "none".to_owned() } else { listed(&mut row.keys().cloned()) };
     match unread {
         [] => own,
-        _ => format!("{own}, and not read are {}", listed(&mut unread.iter())),
+        _ => format!("{own}, and not read are {}", listed(&mut unread.iter().map(ToString::to_string))),
     }
 }
 

@@ -7,13 +7,19 @@ use longhaul_common::config::{ClassificationConfig, DataFormat, DataSource};
 
 use super::TaskError;
 use super::error::{EXAMPLES_MAX, check_file};
+use crate::chat::PAD;
+use crate::control_tokens::ControlTokens;
 use crate::labelled::{LabelledText, Labelling};
+use crate::notes::Note;
 use crate::records::whole_rows::RowFormat;
 use crate::records::{Record, open_local};
-use crate::{DataError, HostBatch, Notes, Recipe, Tokenizer};
+use crate::text_counts::{TextCounts, UnknownTokens};
+use crate::{DataError, HostBatch, Notes, OddTexts, Recipe, Tokenizer};
 
 /// Most bytes of a file's texts: they are kept in memory.
 const BYTES_MAX: u64 = 1 << 30;
+/// Bytes of a row beside those of its texts.
+const ROW_BYTES: u64 = (size_of::<LabelledText>() + size_of::<u64>()) as u64;
 
 /// Keys of `[data.classification]`, and the options of `worker evaluate` that do the same. Longer keys are before their beginnings.
 const OPTIONS: [(&str, &str); 9] = [
@@ -38,8 +44,12 @@ pub struct LabelledFile {
     pub path: PathBuf,
     labelling: Labelling,
     texts: Vec<LabelledText>,
-    /// The place of each.
-    places: Vec<String>,
+    /// `line`, `element` or `row`.
+    unit: String,
+    /// The number of each in the file.
+    numbers: Vec<u64>,
+    /// Notes on its rows.
+    pub notes: Notes,
 }
 
 /// Labelled texts as tokens.
@@ -49,10 +59,41 @@ pub struct LabelledBatch {
     pub batch: HostBatch,
     /// Those longer than a sequence, which lost their end.
     pub cut: usize,
+    /// Odd ones and unknown tokens among them.
+    pub counts: LabelledCounts,
+}
+
+/// Counts of labelled texts as tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LabelledCounts {
+    texts: u64,
+    tokens: u64,
+    counts: TextCounts,
+}
+
+impl LabelledCounts {
+    /// Adds those of further texts.
+    pub fn add(&mut self, other: &Self) {
+        self.texts += other.texts;
+        self.tokens += other.tokens;
+        self.counts.add(&other.counts);
+    }
+
+    /// Returns the odd texts.
+    #[must_use]
+    pub fn odd(&self) -> OddTexts {
+        self.counts.odd.among(self.texts, false)
+    }
+
+    /// Returns the unknown tokens.
+    #[must_use]
+    pub fn unknown(&self, tokenizer: &Tokenizer) -> UnknownTokens {
+        UnknownTokens::of(&self.counts, self.tokens, tokenizer.unknown(), "")
+    }
 }
 
 impl LabelledFile {
-    /// Reads the first labelled texts of a file, up to `limit`, for sequences of `length` tokens. Notes on them go to the log.
+    /// Reads the first labelled texts of a file, up to `limit`, for sequences of `length` tokens. Notes on them go to the log, a warning but for columns that are not read.
     ///
     /// # Errors
     /// It cannot be read, lacks a column, or some row has no text or none of the classes: the error counts such rows and names the first.
@@ -74,17 +115,22 @@ impl LabelledFile {
         let by_option = |error| error_by_options(error, format);
         let mut records =
             open_local(path, &Recipe::of_labelled(format, &reader.file.labelling)).map_err(by_option)?;
-        let mut notes = Notes::default();
         while reader.read < limit.unwrap_or(usize::MAX) as u64 {
             let record = records.next_record().map_err(by_option)?;
-            notes.add(&records.take_notes());
             let Some(record) = record else { break };
             reader.take(record, format)?;
         }
-        if !notes.are_none() {
-            tracing::warn!(file = %path.display(), "{notes}");
+        let mut file = reader.finish()?;
+        file.notes = records.take_notes();
+        let mut others = file.notes.clone();
+        let columns = others.take(Note::UnreadColumns);
+        if !columns.are_none() {
+            tracing::info!(file = %path.display(), "{columns}");
         }
-        reader.finish()
+        if !others.are_none() {
+            tracing::warn!(file = %path.display(), "{others}");
+        }
+        Ok(file)
     }
 
     /// Returns the number of texts.
@@ -93,24 +139,44 @@ impl LabelledFile {
         self.texts.len()
     }
 
-    /// Returns some of its texts as tokens.
+    /// Returns notes on control tokens that its texts spell.
+    #[must_use]
+    pub fn control_tokens(&self, tokenizer: &Tokenizer) -> Notes {
+        let (mut notes, control_tokens) = (Notes::default(), ControlTokens::of(tokenizer, ""));
+        let texts = self.texts.iter().flat_map(|text| [Some(&text.text), text.pair.as_ref()]);
+        texts.flatten().for_each(|text| control_tokens.note(text, &mut notes));
+        notes
+    }
+
+    /// Returns some of its texts as tokens, with padding up to the longest.
     ///
     /// # Errors
     /// Names a text that cannot be tokenised.
     pub fn batch(&self, range: Range<usize>, tokenizer: &Tokenizer) -> Result<LabelledBatch, TaskError> {
-        let (texts, places) = (&self.texts[range.clone()], &self.places[range]);
         let goes_on = || Ok::<_, TaskError>(());
-        let packed = self.labelling.pack(texts.iter(), tokenizer, goes_on)?;
+        let packed = self.labelling.pack(self.texts[range.clone()].iter(), tokenizer, goes_on)?;
         if let Some((at, reason)) = packed.bad.into_iter().next() {
-            return Err(TaskError::Question { place: places[at].clone(), reason });
+            return Err(TaskError::Question { place: self.place(range.start + at), reason });
         }
-        let row_bytes = self.labelling.row_bytes();
-        let mut batch = HostBatch::of_labelled(row_bytes / size_of::<u32>() - 1);
-        for row in packed.bytes.chunks_exact(row_bytes) {
-            let (words, _) = row.as_chunks();
-            batch.push_labelled(words.iter().map(|word| u32::from_le_bytes(*word)));
+        let rows: Vec<Vec<u32>> = packed
+            .bytes
+            .chunks_exact(self.labelling.row_bytes())
+            .map(|row| row.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+            .collect();
+        let tokens_of = |row: &Vec<u32>| row.iter().position(|word| *word == PAD).unwrap_or(row.len() - 1);
+        let longest = rows.iter().map(tokens_of).max().unwrap_or_default();
+        let mut batch = HostBatch::of_labelled(longest);
+        for row in &rows {
+            batch.push_labelled(row[..longest].iter().chain(row.last()).copied());
         }
-        Ok(LabelledBatch { batch, cut: packed.counts.cut as usize })
+        let counts = TextCounts { odd: packed.odd, unknown_tokens: packed.unknown, ..TextCounts::default() };
+        let counts = LabelledCounts { texts: rows.len() as u64, tokens: packed.counts.tokens, counts };
+        Ok(LabelledBatch { batch, cut: packed.counts.cut as usize, counts })
+    }
+
+    /// Returns the place of a text in words.
+    fn place(&self, at: usize) -> String {
+        format!("{}, {} {}", self.path.display(), self.unit, self.numbers[at])
     }
 }
 
@@ -125,16 +191,25 @@ struct Reader {
 
 impl Reader {
     fn new(path: &Path, labelling: Labelling) -> Self {
-        let file = LabelledFile { path: path.to_owned(), labelling, texts: Vec::new(), places: Vec::new() };
+        let file = LabelledFile {
+            path: path.to_owned(),
+            labelling,
+            texts: Vec::new(),
+            unit: String::new(),
+            numbers: Vec::new(),
+            notes: Notes::default(),
+        };
         Self { file, read: 0, bytes: 0, wrong: 0, examples: Vec::new() }
     }
 
     fn take(&mut self, record: Record, format: DataFormat) -> Result<(), TaskError> {
-        self.bytes += record.bytes();
+        self.bytes += record.bytes() + ROW_BYTES;
         let (count, reason) = match record {
             Record::Labelled { text, place } => {
                 self.file.texts.push(text);
-                self.file.places.push(place);
+                let (unit, number) = place_of(&place);
+                self.file.unit = unit.to_owned();
+                self.file.numbers.push(number);
                 (0, None)
             }
             Record::Bad { reason, count } => (count, Some(reason)),
@@ -167,6 +242,14 @@ impl Reader {
             }
         }
     }
+}
+
+/// Returns the unit and the number, the first of several, of a place: `FILE, line 3`, `FILE, lines 3 to 4`.
+fn place_of(place: &str) -> (&str, u64) {
+    let (_, place) = place.rsplit_once(", ").unwrap_or_default();
+    let mut words = place.split(' ');
+    let unit = words.next().unwrap_or_default();
+    (unit.strip_suffix('s').unwrap_or(unit), words.next().and_then(|it| it.parse().ok()).unwrap_or_default())
 }
 
 fn format_of(path: &Path) -> Option<DataFormat> {

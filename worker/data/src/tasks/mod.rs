@@ -22,7 +22,7 @@ pub use answers::{Comparison, compare};
 pub use encoding::{Encoder, ScoredTokens, WholeText};
 pub use error::TaskError;
 pub use file::{Question, TaskFile};
-pub use labelled::{LabelledBatch, LabelledFile};
+pub use labelled::{LabelledBatch, LabelledCounts, LabelledFile};
 pub use longhaul_common::config::TaskKind;
 pub use score::{Share, pooled_error};
 pub use texts::{Content, Document, HeldOutFile};

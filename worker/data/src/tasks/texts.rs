@@ -11,7 +11,7 @@ use super::fields::kind_of;
 use super::file::names;
 use crate::chat::HeldOutConversation;
 use crate::odd_texts::OddTexts;
-use crate::records::whole_rows::{Row, RowFormat, open, whole_text};
+use crate::records::whole_rows::{Row, RowFormat, UnreadColumn, open, whole_text};
 
 /// Bytes at the start of a text that have its first token.
 pub(super) const START_BYTES: usize = 4096;
@@ -136,7 +136,7 @@ impl HeldOutFile {
 }
 
 /// Refuses a file whose first row has neither a text nor a conversation.
-fn check_columns(path: &Path, row: &Row, column: &str, unread: &[String]) -> Result<(), TaskError> {
+fn check_columns(path: &Path, row: &Row, column: &str, unread: &[UnreadColumn]) -> Result<(), TaskError> {
     if row.contains_key(column) || HeldOutConversation::read(row).is_some() {
         return Ok(());
     }

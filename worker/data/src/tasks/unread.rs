@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::json::is_filled;
 use crate::notes::{Note, Notes};
-use crate::records::whole_rows::Row;
+use crate::records::whole_rows::{Row, UnreadColumn};
 
 /// Columns of other data sets without which a question asks something else.
-const NEEDED: [&str; 14] = [
+const NEEDED: [&str; 13] = [
     "context",
     "contexts",
     "passage",
@@ -20,7 +20,6 @@ const NEEDED: [&str; 14] = [
     "hint",
     "system",
     "system_prompt",
-    "instruction",
     "image",
     "images",
 ];
@@ -30,20 +29,43 @@ const ID: &str = "id";
 /// Adds the filled columns of a row that its question is made without to the notes.
 ///
 /// # Errors
-/// The question needs one of them.
-pub(super) fn note(kind: TaskKind, row: &Row, unread: &[String], notes: &mut Notes) -> Result<(), String> {
+/// The question needs one of them: it has a text, or an image.
+pub(super) fn note(
+    kind: TaskKind,
+    row: &Row,
+    unread: &[UnreadColumn],
+    notes: &mut Notes,
+) -> Result<(), String> {
     let own = own(kind, row);
     let is_unread =
         |(name, value): &(&String, &Value)| **name != ID && !own.contains(&name.as_str()) && is_filled(value);
-    let found: Vec<&String> = row.iter().filter(is_unread).map(|(name, _)| name).collect();
-    if let Some(name) = found.iter().find(|name| NEEDED.contains(&name.as_str())) {
+    let found: Vec<(&String, &Value)> = row.iter().filter(is_unread).collect();
+    let texts = found.iter().filter(|(_, value)| has_text(value)).map(|(name, _)| *name);
+    let needed = texts.chain(unread.iter().map(|column| &column.name));
+    if let Some(name) = needed.into_iter().find(|name| NEEDED.contains(&name.as_str())) {
         let asked = asked(kind, row);
         return Err(format!(
             "its `{name}` is in no prompt: write it into `{asked}`, or leave the column out if the question stands without it"
         ));
     }
-    found.into_iter().chain(unread).for_each(|name| notes.name(Note::UnreadColumns, name));
+    found.iter().for_each(|(name, _)| notes.name(Note::UnreadColumns, name));
+    unread.iter().for_each(|column| notes.name(Note::UnreadColumns, &column.to_string()));
     Ok(())
+}
+
+/// Whether a value has a text, as that of an image's file; tables without types write numbers and booleans as texts.
+fn has_text(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            let text = text.trim();
+            !text.is_empty()
+                && text.parse::<f64>().is_err()
+                && text.to_ascii_lowercase().parse::<bool>().is_err()
+        }
+        Value::Array(values) => values.iter().any(has_text),
+        Value::Object(values) => values.values().any(has_text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// Returns the columns of a kind in its published files, but for [`ID`].
@@ -114,20 +136,67 @@ mod tests {
                 r#""answer": "a", "question": "q""#,
                 "columns that are not read: `answer` (2 records), `question` (2 records)",
             ),
+            (
+                asked,
+                r#""support": 3, "image": false, "hint": "2.5", "context": [7], "instruction": "x""#,
+                "columns that are not read: `context` (2 records), `hint` (2 records), `image` (2 records), `instruction` (2 records), `support` (2 records)",
+            ),
         ] {
             assert_eq!(read(row, beside).as_deref(), Ok(told));
         }
-        for (row, name, asked) in [
-            (asked, "context", "question"),
-            (asked, "passage", "question"),
-            (prompted, "system", "prompt"),
-            (arc, "support", "question"),
-            (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", "goal"),
+        for (row, name, value, asked) in [
+            (asked, "context", r#"{"titles": [], "texts": [["x"]]}"#, "question"),
+            (asked, "passage", r#""x""#, "question"),
+            (prompted, "system", r#""x""#, "prompt"),
+            (arc, "support", r#"["x"]"#, "question"),
+            (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", r#""x""#, "goal"),
         ] {
-            let told = read(row, &format!(r#""{name}": "x""#)).unwrap_err();
+            let told = read(row, &format!(r#""{name}": {value}"#)).unwrap_err();
             let words =
                 format!("line 2: its `{name}` is in no prompt: write it into `{asked}`, or leave the column");
             assert!(told.contains(&words), "{told}");
+        }
+    }
+
+    /// `datasets` writes images so.
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn questions_with_images_in_tables_are_refused() {
+        use std::sync::Arc;
+
+        use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, StructArray};
+        use arrow_schema::{DataType, Field};
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let texts = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+        let bytes = Arc::new(BinaryArray::from(vec![&b"x"[..]])) as ArrayRef;
+        let field = |name: &str, kind| Arc::new(Field::new(name, kind, true));
+        for (name, is_refused) in [("image", true), ("audio", false)] {
+            let image = StructArray::from(vec![
+                (field("bytes", DataType::Binary), Arc::clone(&bytes)),
+                (field("path", DataType::Utf8), texts("a.png")),
+            ]);
+            let columns =
+                [("question", texts("q")), ("answer", texts("a")), (name, Arc::new(image) as ArrayRef)];
+            let batch = RecordBatch::try_from_iter(columns).unwrap();
+            let file = std::fs::File::create(&path).unwrap();
+            let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+            match TaskFile::read(&path, None, None) {
+                Ok(file) => {
+                    let told = file.notes.to_string();
+                    assert!(
+                        !is_refused && told.starts_with("columns that are not read: `audio (Struct"),
+                        "{told}"
+                    );
+                }
+                Err(error) => {
+                    let told = error.to_string();
+                    assert!(is_refused && told.contains("row 1: its `image` is in no prompt"), "{told}");
+                }
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Notes on what templates read and write.
 
+use super::super::noted::TRIED_MAX;
 use super::*;
-use crate::control_tokens::markers;
+use crate::control_tokens::{MARKERS_MAX, markers};
+use crate::notes::Note;
 
 /// Returns the text of a conversation, and the notes on it.
 fn encoded(chat: &Chat, list: &str) -> Result<(String, String), String> {
@@ -39,8 +41,45 @@ fn a_key_is_read_if_the_text_depends_on_it() {
     let named = CALLED
         .replace("m.tool_calls or []", "[]")
         .replace("{{ m.content }}", "{{ m.content }}{# tool_calls #}");
-    let reason = encoded(&with(&named), &turns([call, call])).unwrap_err();
-    assert!(reason.starts_with("it has tool_calls, and the chat template does not read"), "{reason}");
+    let alone = CALLED.replace("m.tool_calls or []", "((m.tool_calls or []) if not m.content else [])");
+    let first = CALLED.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]");
+    let bare = call.replace(r#""arguments""#, r#""other":"o","arguments""#);
+    let several =
+        r#""tool_calls":[{"function":{"name":"f","arguments":{}}},{"function":{"name":"f","arguments":{}}}]"#;
+    let nameless = CALLED.replace("{{ c.function.name }}", "");
+    let printed = turns([call, &bare]).replacen(r#""b""#, r#""""#, 1);
+    for (template, list, words) in [
+        (&named, turns([call, call]), "it has tool_calls, and the chat template does not read"),
+        (&alone, printed.clone(), "it has tool_calls, and the chat template does not read"),
+        (&first, turns([call, several]), "message 4: the chat template prints only some of its tool_calls"),
+        (&first, printed.clone(), ""),
+        (&nameless, printed, ""),
+    ] {
+        match encoded(&with(template), &list) {
+            Ok(_) => assert_eq!(words, "", "{template}"),
+            Err(reason) => assert!(!words.is_empty() && reason.starts_with(words), "{reason}"),
+        }
+    }
+}
+
+#[test]
+fn each_message_and_key_counts_however_many_there_are() {
+    let keys: Vec<String> = (0..TRIED_MAX + 16).map(|at| format!(r#""k{at:02}":1"#)).collect();
+    let many = turns([&keys.join(","), r#""reasoning":"a thought that is longer than an answer's tail""#]);
+    let thoughts = vec![turns([r#""reasoning":"r""#; 2]); TRIED_MAX].join(",").replace("],[", ",");
+    let asking = CHATML.replace("</>", "{{ 'x' if m | length > 5 }}{{ m.reasoning_content }}</>");
+    let (unread, untried) = (Note::UnreadKeys, Note::UntriedKeys);
+    for (template, list, count, left) in [
+        // The names of the speakers too.
+        (CHATML, &many, TRIED_MAX + 16 + 3, 0),
+        (CHATML, &thoughts, 4 * TRIED_MAX, 0),
+        // The text has the reasoning.
+        (&asking, &many, TRIED_MAX, 16 + 2),
+    ] {
+        let chat = Chat { train_on: TrainOn::All, ..with(template) };
+        let notes = chat.encode(&messages(value(list)).unwrap(), &Tokenizer::Bytes).unwrap().notes;
+        assert_eq!((notes.count(unread), notes.count(untried)), (count as u64, left), "{notes}");
+    }
 }
 
 #[test]
@@ -51,12 +90,18 @@ fn arguments_in_texts_are_taken_as_objects_where_the_template_writes_json() {
     let (text, object) = (call(r#""{\"x\": 1, \"y\": \"z\"}""#), call(r#"{"x": 1, "y": "z"}"#));
     let (broken, list) = (call(r#""{\"x\": ""#), call(r#""[1]""#));
     let verbatim = CALLED.replace(" | tojson", "");
+    let (nothing, empty) = (call(r#""""#), call(r#""{}""#));
+    let of_objects = CALLED.replace(
+        "{{ c.function.arguments | tojson }}",
+        "{% if c.function.arguments is mapping %}{{ c.function.arguments | tojson }}{% endif %}",
+    );
+    let quoting = verbatim.replace("</>", "\"\"</>");
     let iterated = CALLED.replace(
         "{{ c.function.arguments | tojson }}",
         "{% for k, v in c.function.arguments | items %}{{ k }}={{ v }} {% endfor %}",
     );
     let (one, left) = (
-        "arguments of 1 tool call are JSON in a text, and taken as objects, since the chat template writes JSON itself",
+        "arguments of 1 tool call are JSON in a text, and taken as objects, since the chat template does not print the text as it is",
         "arguments of 1 tool call are a text that is no JSON object, and stay so",
     );
     for (template, calls, words, told) in [
@@ -85,6 +130,14 @@ fn arguments_in_texts_are_taken_as_objects_where_the_template_writes_json() {
             [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf {"x": 1, "y": "z"}</>"#],
             String::new(),
         ),
+        (
+            &of_objects,
+            [&text, &object],
+            [r#"bf {"x": 1, "y": "z"}</>"#, r#"bf {"x": 1, "y": "z"}</>"#],
+            one.to_owned(),
+        ),
+        (CALLED, [&empty, &object], ["bf {}</>", r#"bf {"x": 1, "y": "z"}</>"#], one.to_owned()),
+        (&verbatim, [&empty, &empty], ["bf {}</>", "bf {}</>"], String::new()),
         (&iterated, [&text, &object], ["bf x=1 y=z </>", "bf x=1 y=z </>"], one.to_owned()),
     ] {
         let row = turns(calls.map(String::as_str)).replace(r#","name":"Ann""#, "");
@@ -92,6 +145,10 @@ fn arguments_in_texts_are_taken_as_objects_where_the_template_writes_json() {
         assert_eq!(found, words.map(|words| format!("<user>a</><assistant>{words}")).concat());
         assert_eq!(notes, told, "{template}");
     }
+    // Quotes of the template are no arguments.
+    let row = turns([&text, &nothing]).replace(r#","name":"Ann""#, "");
+    let (found, notes) = encoded(&with(&quoting), &row).unwrap();
+    assert!(found.contains(r#"bf {"x": 1, "y": "z"}""</>"#) && notes.is_empty(), "{found}: {notes}");
 }
 
 #[test]
@@ -125,6 +182,9 @@ fn what_looks_like_a_control_token_in_a_template_is_found() {
     ] {
         assert_eq!(markers(template), expected, "{template}");
     }
+    assert_eq!(markers(&("<|".repeat(500_000) + ">")).len(), 30);
+    let many: String = (0..2 * MARKERS_MAX).map(|at| format!("<|{at}|>")).collect();
+    assert_eq!(markers(&many).len(), MARKERS_MAX);
     let lacking = vec!["<|im_end|>".to_owned(), "<|eot_id|>".to_owned()];
     let chat = Chat { lacking, ..with(&CHATML.replace("</>", "<|im_end|>")) };
     let (_, notes) =

@@ -20,7 +20,7 @@ use super::json_values;
 use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
-use crate::notes::{Note, Notes};
+use crate::notes::{Notes, UnreadColumns};
 use crate::records::encoding::NotUtf8;
 use crate::records::known::shown;
 use crate::records::{Record, Records, faults};
@@ -57,18 +57,17 @@ pub(super) struct Columns {
     row: u64,
     /// Rows of the file, if declared.
     rows: Option<u64>,
-    /// Names of the other columns.
-    unread: Vec<String>,
-    notes: Notes,
+    /// The other columns.
+    unread: UnreadColumns,
 }
 
 impl Columns {
     /// Opens a Parquet file.
     pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        let mut unread = Vec::new();
+        let mut unread = UnreadColumns::default();
         let choose = |schema: &Schema| {
             let column = find(schema, recipe, &table.path)?;
-            unread = others(schema, column);
+            unread = UnreadColumns::of(others(schema, column));
             Ok(vec![column])
         };
         let (batches, columns, rows) = parquet_batches(&table, choose)?;
@@ -78,10 +77,10 @@ impl Columns {
 
     /// Opens an Arrow file or stream.
     pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        let mut unread = Vec::new();
+        let mut unread = UnreadColumns::default();
         let choose = |schema: &Schema| {
             let column = find(schema, recipe, &table.path)?;
-            unread = others(schema, column);
+            unread = UnreadColumns::of(others(schema, column));
             Ok(vec![column])
         };
         let batches = arrow_batches(&table, choose)?;
@@ -97,8 +96,8 @@ impl Columns {
     ) -> Self {
         let separator = recipe.separator.clone();
         let (raw, column, texts) = (None, None, VecDeque::new());
-        let (unread, notes) = (Vec::new(), Notes::default());
-        Self { table, format, batches, raw, column, texts, separator, row: 0, rows, unread, notes }
+        let unread = UnreadColumns::default();
+        Self { table, format, batches, raw, column, texts, separator, row: 0, rows, unread }
     }
 
     /// Returns the texts of the next rows, possibly none; `None` at the end.
@@ -195,7 +194,7 @@ impl Records for Columns {
         self.row += 1;
         Ok(Some(match text.and_then(faults::checked) {
             Ok(text) => {
-                self.unread.iter().for_each(|name| self.notes.name(Note::UnreadColumns, name));
+                self.unread.see_row();
                 Record::Text(text + &self.separator)
             }
             Err(reason) => Record::bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
@@ -209,7 +208,9 @@ impl Records for Columns {
     }
 
     fn take_notes(&mut self) -> Notes {
-        std::mem::take(&mut self.notes)
+        let mut notes = Notes::default();
+        self.unread.note(&mut notes);
+        notes
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema};
 
@@ -12,7 +13,7 @@ use super::table_file::TableFile;
 use super::table_records::row_of;
 use crate::DataError;
 use crate::records::known::shown;
-use crate::records::whole_rows::{Row, WholeRow, WholeRows};
+use crate::records::whole_rows::{Row, UnreadColumn, WholeRow, WholeRows};
 
 /// Opens a Parquet file, or one of Arrow.
 ///
@@ -23,16 +24,17 @@ pub(in crate::records) fn open(path: &Path, is_parquet: bool) -> Result<WholeRow
     if table.size == 0 {
         return Err(DataError::empty(path));
     }
-    let mut unread: Rc<[String]> = Rc::new([]);
+    let mut unread: Rc<[UnreadColumn]> = Rc::new([]);
     let read = |schema: &Schema| {
         let fields = schema.fields().iter().enumerate();
         let (read, others): (Vec<_>, Vec<_>) = fields.partition(|(_, field)| is_read(field));
         if !others.is_empty() {
-            unread = others
-                .iter()
-                .map(|(_, field)| format!("{} ({})", field.name(), shown(&field.data_type().to_string())))
-                .collect();
-            let columns = unread.join(", ");
+            let unread_column = |(_, field): &(usize, &Arc<Field>)| UnreadColumn {
+                name: field.name().clone(),
+                reason: shown(&field.data_type().to_string()),
+            };
+            unread = others.iter().map(unread_column).collect();
+            let columns = unread.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             tracing::info!(file = %path.display(), columns, "columns of these types are not read");
         }
         Ok(read.into_iter().map(|(at, _)| at).collect())
@@ -79,7 +81,7 @@ struct TableRows {
     /// Rest of the last decoded batch.
     rows: VecDeque<Result<Row, String>>,
     row: u64,
-    unread: Rc<[String]>,
+    unread: Rc<[UnreadColumn]>,
     has_ended: bool,
 }
 
