@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::message::{CALLS, Message, field};
+use super::message::{CALLS, Message, field, is_filled};
 use super::numbers;
 use super::spans::{Chatted, OTHERS};
 use crate::notes::{Note, Notes};
@@ -14,8 +14,8 @@ use crate::repeated::repeated_key;
 const FUNCTION: &str = "function";
 const NAME: &str = "name";
 const ARGUMENTS: &str = "arguments";
-/// Around the number of a call.
-const MARK: char = OTHERS[0];
+/// Around the number of a call, or of a message.
+pub(super) const MARK: char = OTHERS[0];
 
 /// Returns the messages with objects in place of such texts where the template does not print these as they are. Notes their number, and that of texts that are no
 /// objects.
@@ -55,6 +55,21 @@ pub(super) fn parsed(chatted: &Chatted<'_>, notes: &mut Notes) -> Option<Vec<Mes
     notes.note(Note::ParsedArguments, objects, String::new);
     notes.note(Note::TextArguments, others - objects, String::new);
     Some(messages)
+}
+
+/// Returns the messages with empty arguments in their calls; `None`: none has any.
+pub(super) fn without_arguments(messages: &[Message]) -> Option<Vec<Message>> {
+    let mut has_any = false;
+    let messages = with_functions(messages, &mut |_, function| {
+        let own = field(function, ARGUMENTS);
+        let empty =
+            || if own.as_str().is_some() { Value::from("") } else { Value::from_pairs([("", ""); 0]) };
+        is_filled(&own).then(|| {
+            has_any = true;
+            replaced(function, ARGUMENTS, &empty())
+        })
+    });
+    has_any.then_some(messages)
 }
 
 /// Returns a function's arguments that are a text with something in it.

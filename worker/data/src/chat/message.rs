@@ -109,6 +109,15 @@ impl Message {
         Ok(Self { role, content, fields, copies, is_trained })
     }
 
+    /// Returns it with another content.
+    pub(super) fn with_content(&self, content: String) -> Self {
+        let mut other = self.clone();
+        if let Some((_, own)) = other.fields.iter_mut().find(|(name, _)| name == "content") {
+            *own = Value::from(content.as_str());
+        }
+        Self { content, ..other }
+    }
+
     /// Returns the name of its calls of tools; `None`: it has none.
     pub(super) fn calls(&self) -> Option<&str> {
         let filled =

@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::Value;
 
 use super::Chat;
-use super::arguments::{Place, marks, with_marks};
+use super::arguments::{MARK, Place, marks, with_marks, without_arguments};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
 use super::template::{not_read, some_not_read};
@@ -23,7 +23,7 @@ impl Chat {
     /// Returns the notes on a conversation with this text, of which `spans` are trained on.
     pub(super) fn notes_on(&self, chatted: &Chatted<'_>, text: &str, spans: &[Range<usize>]) -> Notes {
         let mut notes = Notes::default();
-        omitted(chatted.messages, text).for_each(|role| notes.name(Note::OmittedTexts, role));
+        chatted.omitted(text).for_each(|role| notes.name(Note::OmittedTexts, role));
         chatted.note_keys(text, &mut notes);
         let lacking = self.lacking.iter().filter(|name| text.contains(name.as_str()));
         lacking.for_each(|name| notes.name(Note::LackingTokens, name));
@@ -68,7 +68,33 @@ impl Chatted<'_> {
                 }
             }
         }
-        Ok(())
+        let Some(emptied) = without_arguments(self.messages) else { return Ok(()) };
+        let own = text.map_or_else(|| Ok(self.rendered(self.messages, false)?.text), Ok::<_, String>)?;
+        match self.rendered(&emptied, false) {
+            Ok(without) if without.text == own => Err(not_read("arguments")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the roles of the messages whose content a template has not printed as it is: templates pass over roles that they do not know, cut reasoning off, or
+    /// print a message's calls alone. A rendering with a mark behind each content tells those apart that are equal, or part of another.
+    fn omitted(&self, text: &str) -> impl Iterator<Item = &str> {
+        let mark = |(at, message): (usize, &Message)| match message.content.trim_end() {
+            "" => message.clone(),
+            content => message.with_content(format!("{content}{MARK}{at}{MARK}")),
+        };
+        let marked: Vec<Message> = self.messages.iter().enumerate().map(mark).collect();
+        // A template may refuse marks.
+        let printed = self.rendered(&marked, false).ok().map(|rendered| marks(&rendered.text));
+        let found = found(self.messages, text);
+        let is_omitted = move |at: usize, message: &Message| {
+            let is_marked = printed.as_ref().is_none_or(|printed| printed.contains(&at));
+            !message.content.trim().is_empty() && !(found[at] && is_marked)
+        };
+        let messages = self.messages.iter().enumerate();
+        messages
+            .filter(move |(at, message)| is_omitted(*at, message))
+            .map(|(_, message)| message.role.as_str())
     }
 
     /// Notes the messages' filled fields without which the text is the same. A field that the template does not ask for needs no rendering.
@@ -152,20 +178,18 @@ impl Key<'_> {
     }
 }
 
-/// Returns the roles of the messages whose content a template has not printed as it is, but for blanks around it: templates pass over roles that they do not know,
-/// cut reasoning off, or print a message's calls alone.
-fn omitted<'a>(messages: &'a [Message], text: &str) -> impl Iterator<Item = &'a str> {
+/// Returns for each message whether a text has its content, but for blanks around it. A template may also print a content before the last one.
+fn found(messages: &[Message], text: &str) -> Vec<bool> {
     let mut from = 0;
-    let is_omitted = move |message: &&Message| {
+    let is_found = move |message: &Message| {
         let content = message.content.trim();
-        // A template may also print a content before the last one.
         match text[from..].find(content) {
             Some(at) => from += at + content.len(),
-            None => return !text.contains(content),
+            None => return text.contains(content),
         }
-        false
+        true
     };
-    messages.iter().filter(is_omitted).map(|message| message.role.as_str())
+    messages.iter().map(is_found).collect()
 }
 
 /// Whether the last text that is trained on ends with its answer, and no token behind it.

@@ -136,6 +136,13 @@ fn calls_that_a_template_does_not_read_are_bad_records() {
         assert!(reason.starts_with(&told), "{reason}");
         assert_eq!(rendered(&reads, &row(message)).is_ok(), name == "tool_calls");
     }
+    let names = with(&CHATML.replace("m.content", "m.content ~ (m.tool_calls[0].name if m.tool_calls)"));
+    let reason = rendered(&names, &row(r#""tool_calls":[{"name":"f","arguments":{"x":1}}]"#)).unwrap_err();
+    assert!(
+        reason.starts_with("it has arguments, and the chat template does not read `arguments`"),
+        "{reason}"
+    );
+    assert!(rendered(&names, &row(r#""tool_calls":[{"name":"f","arguments":{}}]"#)).is_ok());
     assert_eq!(
         rendered(&reads, &row(r#""tool_calls":[{"name":"f"}]"#)).unwrap(),
         "<user>a</><assistant>b1</>"
@@ -181,9 +188,25 @@ fn contents_that_a_template_does_not_print_are_counted_by_role() {
     let row = r#"{"messages":[{"role":"system","content":"be brief"},{"role":"user","content":" a "},
         {"role":"assistant","content":"b</think>a"},{"role":"user","content":"a"},{"role":"assistant","content":""}]}"#;
     let told = "contents that the chat template leaves out or changes, by role: `assistant` (1 message), `system` (1 message)";
-    for (template, told) in [(cuts, told), (CHATML, "")] {
+    // Contents that are part of others, and the same twice.
+    let known = "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<{{ m.role }}>{{ m.content }}</>{% endif %}{% endfor %}";
+    let result = r#"{"messages":[{"role":"system","content":"Os"},{"role":"user","content":"Oslo?"},
+        {"role":"tool","content":"717,710"},{"role":"assistant","content":"It has 717,710 people."}]}"#;
+    let of_result = "contents that the chat template leaves out or changes, by role: `system` (1 message), `tool` (1 message)";
+    let last = "{% for m in messages[-2:] %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}";
+    let twice = r#"{"messages":[{"role":"user","content":"go on"},{"role":"assistant","content":"a"},
+        {"role":"user","content":"go on\n"},{"role":"assistant","content":"b a"}]}"#;
+    let of_last = "contents that the chat template leaves out or changes, by role: `assistant` (1 message), `user` (1 message)";
+    for (template, row, told) in [
+        (cuts, row, told),
+        (CHATML, row, ""),
+        (known, result, of_result),
+        (CHATML, result, ""),
+        (last, twice, of_last),
+        (CHATML, twice, ""),
+    ] {
         let chat = Chat { train_on: TrainOn::All, ..with(template) };
-        assert_eq!(notes(&chat, row), told);
+        assert_eq!(notes(&chat, row), told, "{template}");
     }
 }
 
