@@ -49,7 +49,7 @@ impl Chat {
                     TrainOn::Assistant => chatted.of_assistant()?,
                     TrainOn::All => chatted.of_all()?,
                 };
-                notes.add(&self.notes_on(&chatted, &text, &spans));
+                notes.add(&self.notes_on(&chatted, (&text, &spans), tokenizer));
                 (text, spans)
             }
         };

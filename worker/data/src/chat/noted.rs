@@ -10,6 +10,7 @@ use super::arguments::{MARK, Place, marks, with_marks, without_arguments};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
 use super::template::{not_read, some_not_read};
+use crate::Tokenizer;
 use crate::notes::{Note, Notes};
 
 /// Most names, and messages with reasoning, that are tried one by one: each costs a rendering.
@@ -21,14 +22,23 @@ const TAIL_CHARACTERS: usize = 32;
 
 impl Chat {
     /// Returns the notes on a conversation with this text, of which `spans` are trained on.
-    pub(super) fn notes_on(&self, chatted: &Chatted<'_>, text: &str, spans: &[Range<usize>]) -> Notes {
+    pub(super) fn notes_on(
+        &self,
+        chatted: &Chatted<'_>,
+        (text, spans): (&str, &[Range<usize>]),
+        tokenizer: &Tokenizer,
+    ) -> Notes {
         let mut notes = Notes::default();
         chatted.omitted(text).for_each(|role| notes.name(Note::OmittedTexts, role));
         chatted.note_keys(text, &mut notes);
         let lacking = self.lacking.iter().filter(|name| text.contains(name.as_str()));
         lacking.for_each(|name| notes.name(Note::LackingTokens, name));
         let last = spans.last().map_or("", |span| &text[span.clone()]);
-        notes.note(Note::EndlessAnswers, u64::from(is_endless(chatted.messages, last)), String::new);
+        notes.note(
+            Note::EndlessAnswers,
+            u64::from(is_endless(chatted.messages, last, tokenizer)),
+            String::new,
+        );
         notes
     }
 }
@@ -193,10 +203,18 @@ fn found(messages: &[Message], text: &str) -> Vec<bool> {
 }
 
 /// Whether the last text that is trained on ends with its answer, and no token behind it.
-fn is_endless(messages: &[Message], trained: &str) -> bool {
+fn is_endless(messages: &[Message], trained: &str, tokenizer: &Tokenizer) -> bool {
     let Some(answer) = messages.iter().rfind(|message| message.is_scored()) else { return false };
     let answer = answer.content.trim_end();
     let tail = answer.char_indices().rev().take(TAIL_CHARACTERS).last().map_or("", |(at, _)| &answer[at..]);
     // Some answers have their end token.
-    !tail.trim().is_empty() && !tail.ends_with('>') && trained.trim_end().ends_with(tail)
+    if tail.trim().is_empty() || tail.ends_with('>') {
+        return false;
+    }
+    let behind = trained.rfind(tail).map(|at| trained[at + tail.len()..].split_whitespace().next());
+    match behind {
+        Some(Some(word)) => !matches!(tokenizer, Tokenizer::Bytes) && !tokenizer.has_token(word),
+        Some(None) => true,
+        None => false,
+    }
 }

@@ -172,6 +172,20 @@ fn answers_without_an_end_that_is_trained_on_are_counted() {
     }
 }
 
+#[cfg(feature = "tokenizers")]
+#[test]
+fn an_end_that_is_no_token_is_none() {
+    let tokenizer = Fixture::read().tokenizer();
+    let list = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"an answer"}]"#;
+    for (end, is_told) in
+        [("<|im_end|>", false), ("<|im_end|>\n", false), ("\n### End", true), ("</turn>", true)]
+    {
+        let chat = with(&CHATML.replace("</>", end));
+        let notes = chat.encode(&messages(value(list)).unwrap(), &tokenizer).unwrap().notes.to_string();
+        assert_eq!(notes.contains("no end token behind it"), is_told, "{end}: {notes}");
+    }
+}
+
 #[test]
 fn what_looks_like_a_control_token_in_a_template_is_found() {
     for (template, expected) in [
