@@ -21,7 +21,11 @@ impl Chat {
     pub(super) fn notes_on(&self, chatted: &Chatted<'_>, text: &str, spans: &[Range<usize>]) -> Notes {
         let mut notes = Notes::default();
         omitted(chatted.messages, text).for_each(|role| notes.name(Note::OmittedTexts, role));
-        chatted.unread(text).into_iter().for_each(|name| notes.name(Note::UnreadKeys, name));
+        for name in chatted.unread(text) {
+            // Templates that read reasoning drop that of earlier turns.
+            let is_reasoning = REASONING.contains(&name);
+            notes.name(if is_reasoning { Note::OmittedReasoning } else { Note::UnreadKeys }, name);
+        }
         let lacking = self.lacking.iter().filter(|name| text.contains(name.as_str()));
         lacking.for_each(|name| notes.name(Note::LackingTokens, name));
         let last = spans.last().map_or("", |span| &text[span.clone()]);

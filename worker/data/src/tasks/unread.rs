@@ -8,7 +8,7 @@ use crate::notes::{Note, Notes};
 use crate::records::whole_rows::Row;
 
 /// Columns of other data sets without which a question asks something else.
-const NEEDED: [&str; 14] = [
+const NEEDED: [&str; 20] = [
     "context",
     "contexts",
     "passage",
@@ -23,6 +23,12 @@ const NEEDED: [&str; 14] = [
     "instruction",
     "image",
     "images",
+    "background",
+    "premise",
+    "evidence",
+    "table",
+    "options",
+    "choices",
 ];
 /// A column of the files of any kind, which tells a question from others.
 const ID: &str = "id";
@@ -120,6 +126,9 @@ mod tests {
         for (row, name, asked) in [
             (asked, "context", "question"),
             (asked, "passage", "question"),
+            (prompted, "choices", "prompt"),
+            (asked, "evidence", "question"),
+            (arc, "background", "question"),
             (prompted, "system", "prompt"),
             (arc, "support", "question"),
             (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", "goal"),
