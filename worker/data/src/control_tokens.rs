@@ -6,7 +6,7 @@ use super::Tokenizer;
 use super::notes::{Note, Notes};
 
 /// Control tokens of well-known tokenizers that texts hardly have for another reason.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 34] = [
     "</s>",
     "<bos>",
     "<eos>",
@@ -29,6 +29,18 @@ const KNOWN: [&str; 22] = [
     "<|START_OF_TURN_TOKEN|>",
     "<|END_OF_TURN_TOKEN|>",
     "[SEP]",
+    "<s>",
+    "<pad>",
+    "<unk>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<｜begin▁of▁sentence｜>",
+    "<｜end▁of▁sentence｜>",
+    "[gMASK]",
+    "<sop>",
+    "<BOS_TOKEN>",
+    "<EOS_TOKEN>",
 ];
 /// Longest one that is looked for, in bytes.
 const BYTES_MAX: usize = 64;
@@ -81,9 +93,7 @@ pub(super) fn markers(template: &str) -> Vec<&str> {
         let is_piped = (name.starts_with("<|") && name.ends_with("|>"))
             || (name.starts_with("<｜") && name.ends_with("｜>"));
         let is_marker = name.len() > "<||>".len() && is_piped || name.ends_with("_of_turn>");
-        if (is_marker && name.chars().all(is_plain) || name == "<s>" || KNOWN.contains(&name))
-            && !found.contains(&name)
-        {
+        if (is_marker && name.chars().all(is_plain) || KNOWN.contains(&name)) && !found.contains(&name) {
             found.push(name);
             if found.len() == MARKERS_MAX {
                 break;

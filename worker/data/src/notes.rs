@@ -41,12 +41,22 @@ pub(super) enum Note {
     NoKey,
     /// A pair of texts lacks the special tokens that the tokenizer's file puts around a text.
     BarePairs,
+    /// A completion begins within a token of its prompt.
+    JoinedPairs,
+    /// Nothing of a completion is trained on but its end.
+    LostCompletions,
+    /// A pair of texts does not use the chat template that is named.
+    UnusedTemplate,
     /// A record has a column that is not read.
     UnreadColumns,
     /// A message has a key that its chat template does not read.
     UnreadKeys,
     /// A message has a key that its chat template asks for, and whose use is unknown.
     UntriedKeys,
+    /// A message has reasoning that its chat template does not print.
+    OmittedReasoning,
+    /// A record has a variable that its chat template does not read.
+    UnreadVariables,
     /// A message has a content that its chat template does not print as it is.
     OmittedTexts,
     /// A chat template writes what looks like a control token, and the tokenizer has none of this name.
@@ -90,7 +100,8 @@ impl Notes {
         }
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    /// Adds other notes.
+    pub fn add(&mut self, other: &Self) {
         for (note, Noted { count, first, names }) in &other.0 {
             self.note(*note, *count, || first.clone());
             names.iter().for_each(|(name, count)| self.count_name(*note, name, *count));
@@ -249,6 +260,24 @@ impl fmt::Display for Told<'_> {
                 counted(*count, "pair"),
                 verb("gets", "get")
             ),
+            Note::JoinedPairs => write!(
+                f,
+                "{} {} within a token of the prompt, which alone has other tokens in use: let prompts end where a token does, as before a blank",
+                counted(*count, "completion"),
+                verb("begins", "begin")
+            ),
+            Note::LostCompletions => write!(
+                f,
+                "of {} nothing is trained on but the end, since nothing stands before the first token of a pair: write more into the prompt, or begin it with a control token",
+                counted(*count, "completion")
+            ),
+            Note::UnusedTemplate => write!(
+                f,
+                "the chat template that is named is not used for {}: write {} as lists of messages where {} to have it",
+                counted(*count, "pair") + " of texts",
+                verb("it", "them"),
+                verb("it is", "they are")
+            ),
             Note::UnreadColumns => write!(f, "columns that are not read: {}", Names(noted, "record")),
             Note::UnreadKeys => {
                 write!(f, "message keys that the chat template does not read: {}", Names(noted, "message"))
@@ -257,6 +286,14 @@ impl fmt::Display for Told<'_> {
                 f,
                 "message keys that the chat template asks for, and may not print, since there are too many to try: {}",
                 Names(noted, "message")
+            ),
+            Note::OmittedReasoning => {
+                write!(f, "reasoning that the chat template leaves out: {}", Names(noted, "message"))
+            }
+            Note::UnreadVariables => write!(
+                f,
+                "variables (chat_template_kwargs) that the chat template does not read: {}",
+                Names(noted, "conversation")
             ),
             Note::OmittedTexts => write!(
                 f,
@@ -350,6 +387,21 @@ mod tests {
                 "3 files of archives are passed",
             ),
             (Note::BarePairs, "1 pair of texts gets none of the special", "3 pairs of texts get none of the"),
+            (
+                Note::JoinedPairs,
+                "1 completion begins within a token of the prompt",
+                "3 completions begin within a token of the prompt",
+            ),
+            (
+                Note::LostCompletions,
+                "of 1 completion nothing is trained on but the end",
+                "of 3 completions nothing is trained on but",
+            ),
+            (
+                Note::UnusedTemplate,
+                "the chat template that is named is not used for 1 pair of texts: write it as",
+                "the chat template that is named is not used for 3 pairs of texts: write them as",
+            ),
             (Note::EndlessAnswers, "1 conversation ends with the answer", "3 conversations end with the"),
             (
                 Note::ParsedArguments,
@@ -377,7 +429,7 @@ mod tests {
             assert_eq!(all.count(note), 6);
         }
         let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
-        assert_eq!(all.to_string().matches("; ").count(), 12 + within.iter().sum::<usize>());
+        assert_eq!(all.to_string().matches("; ").count(), 15 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
         let mut named = Notes::default();

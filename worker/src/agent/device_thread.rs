@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use super::base_model::{self, ModelPlaces};
 use super::join::JoinedRun;
 use super::memory;
-use crate::data_command::EPOCHS_TOLD_MIN;
+use crate::data_command::{EPOCHS_TOLD_MIN, times};
 use crate::data_progress::{self, Far};
 use crate::evaluate::Reading;
 use crate::train::device::{Device, DeviceSender, RunTasks};
@@ -143,6 +143,15 @@ impl DeviceThread {
         let (drawn, samples) = (config.train.samples_in(config.run.steps), data.samples());
         if drawn / samples.max(1) >= EPOCHS_TOLD_MIN {
             tracing::info!(drawn, samples, "the run takes each sample several times");
+        }
+        for source in data.sources() {
+            if let Some(times) = times(&source, drawn, &config.data) {
+                tracing::info!(
+                    source = source.name,
+                    times,
+                    "the run takes each sample of a source several times"
+                );
+            }
         }
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;

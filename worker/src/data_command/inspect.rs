@@ -7,7 +7,7 @@ use longhaul_data::{Content, DataError, Dataset, Defects, Looked, Work};
 
 use super::conversations::Marked;
 use super::images::{Classes, Drawn};
-use super::{Data, Epoch, Line, Told, open};
+use super::{Data, Epoch, Line, Told, open, times};
 use crate::cli::DataInspectArgs;
 
 /// Inspects without preparing. Fails on defects that would fail a preparation.
@@ -26,7 +26,8 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
         let dataset = open(data, &Work::default())?;
         let sources = data.config.training();
         for (summary, source) in dataset.sources().iter().zip(sources.iter().chain(&data.config.validation)) {
-            told.line(&Line(summary));
+            let times = times(summary, data.drawn, &data.config);
+            told.line(&Line { source: summary, times });
             if data.config.image.is_some() || data.config.classification.is_some() {
                 told.line(&Classes::of(source, &data.config, &summary.size.classes)?);
             }

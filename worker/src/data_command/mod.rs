@@ -116,7 +116,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
     told.line_of_settings(&tokenizer, &config);
     tasks.iter().for_each(|notes| told.line(notes));
     for source in data.sources() {
-        told.line(&Line(&source));
+        told.line(&Line { source: &source, times: times(&source, drawn, &config) });
     }
     told.lines_of_all(&data);
     told.line_of_held_out(&data, evaluated);
@@ -195,11 +195,15 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send 
 }
 
 /// One line of a source.
-struct Line<'a>(&'a SourceSummary);
+struct Line<'a> {
+    source: &'a SourceSummary,
+    /// How often its samples come, where that is told.
+    times: Option<u64>,
+}
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SourceSummary { name, size, samples, share } = self.0;
+        let SourceSummary { name, size, samples, share } = self.source;
         write!(
             f,
             "{name}: {} in {}, {}, ",
@@ -219,6 +223,9 @@ impl fmt::Display for Line<'_> {
         match share {
             Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
             None => write!(f, "held out")?,
+        }
+        if let Some(times) = self.times {
+            write!(f, ", each about {} times by its weight", HumanCount(times))?;
         }
         if *samples == 0 {
             write!(f, "; warning: it is shorter than one sample, and none of it is used")?;
@@ -277,6 +284,17 @@ fn counted_classes(classes: usize) -> String {
 /// Fewest epochs of a run that are told.
 pub(crate) const EPOCHS_TOLD_MIN: u64 = 4;
 
+/// Returns how often each sample of a source comes among `drawn`; `None`: fewer times, or no source has a weight, so that all come as often.
+pub(crate) fn times(source: &SourceSummary, drawn: u64, config: &DataConfig) -> Option<u64> {
+    let share = source.share.filter(|_| source.samples > 0 && has_weights(config))?;
+    let times = (drawn as f64 * share / source.samples as f64).round() as u64;
+    (times >= EPOCHS_TOLD_MIN).then_some(times)
+}
+
+fn has_weights(config: &DataConfig) -> bool {
+    config.training().iter().any(|source| source.weight.is_some())
+}
+
 /// The size of an epoch.
 struct Epoch<'a> {
     samples: u64,
@@ -297,7 +315,7 @@ impl fmt::Display for Epoch<'_> {
                 HumanCount(epochs)
             )?;
         }
-        if self.config.training().iter().any(|source| source.weight.is_some()) {
+        if has_weights(self.config) {
             f.write_str(", drawn by the sources' weights: some may come again before others come once")?;
         }
         Ok(())
@@ -416,12 +434,40 @@ mod tests {
         let bad = BadRecords { count: 1, examples };
         let size = SourceSize { files: 1, records: 1, bad, items: 1, ..SourceSize::default() };
         let summary = SourceSummary { name: "a.jsonl".to_owned(), size, samples: 1, share: None };
-        let told = Line(&summary).to_string();
+        let told = Line { source: &summary, times: None }.to_string();
         for words in [
             " in 1 file, 1 record, 1 token in 0 shards, 1 sample, held out",
             "; 1 record was left out:\n  a.jsonl",
         ] {
             assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+
+    #[test]
+    fn samples_that_come_several_times_by_weights_are_told_with_their_number() {
+        let config = |weights: [&str; 2]| -> DataConfig {
+            let sources = weights.map(|weight| format!("{{ path = \"a.txt\"{weight} }}")).join(", ");
+            longhaul_common::config::read_toml(&format!("sequence_length = 8\nsources = [{sources}]"))
+                .unwrap()
+        };
+        let (weighted, plain) = (config([", weight = 1.0"; 2]), config([""; 2]));
+        for (samples, share, config, told) in [
+            (1, Some(0.5), &weighted, Some(1000)),
+            (250, Some(0.5), &weighted, Some(4)),
+            (300, Some(0.5), &weighted, None),
+            (0, Some(0.5), &weighted, None),
+            (1, None, &weighted, None),
+            (1, Some(0.5), &plain, None),
+        ] {
+            let size = SourceSize::default();
+            let source = SourceSummary { name: "a.txt".to_owned(), size, samples, share };
+            let times = times(&source, 2000, config);
+            assert_eq!(times, told, "{samples}");
+            let line = Line { source: &source, times }.to_string();
+            assert_eq!(
+                line.contains(", 50.0 % of the run's, each about 1,000 times by its weight"),
+                told == Some(1000)
+            );
         }
     }
 }

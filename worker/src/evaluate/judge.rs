@@ -76,18 +76,20 @@ impl Judge<'_> {
         Ok(Outcome { scores, files: vec![file.path.clone()], done, all: file.questions.len(), cut })
     }
 
-    /// Scores the texts of a file.
+    /// Scores the texts of a file. Notes on them go to the log.
     ///
     /// # Errors
     /// As for questions.
     pub fn text(&self, file: &HeldOutFile, stopped: Stopped<'_>) -> Result<Outcome> {
         let (mut nats, mut tokens, mut bytes, mut done, mut read) = (0.0, 0, Some(0), 0, 0);
         let all = file.documents.iter().map(|document| document.content.bytes()).sum();
+        let mut notes = file.notes.clone();
         let mut progress = self.shows.then(|| Progress::new(&file.path, "bytes", all));
         for document in &file.documents {
             let refused = |reason| TaskError::Question { place: file.place(document), reason };
             let whole =
                 self.reading.encoder.whole(&document.content, self.reading.chat.as_ref()).map_err(refused)?;
+            notes.add(&whole.notes);
             let length = document.content.bytes();
             let far = |share: f64| {
                 let done = read + (length as f64 * share) as usize;
@@ -100,6 +102,9 @@ impl Judge<'_> {
             bytes = bytes.zip(whole.bytes).map(|(all, own)| all + own);
             read += length;
             done += 1;
+        }
+        if !notes.are_none() {
+            tracing::warn!(file = %file.path.display(), "{notes}");
         }
         let scores = Scores::Text { tokens, bytes, nats };
         Ok(Outcome { scores, files: vec![file.path.clone()], done, all: file.documents.len(), cut: 0 })

@@ -103,7 +103,8 @@ fn continue_texts(
     let chat = inputs
         .has_conversations()
         .then(|| {
-            HeldOutChat::open(args.chat_template.as_deref(), beside_tokenizer(&model), args.date.as_deref())
+            let (template, date) = (args.chat_template.as_deref(), args.date.as_deref());
+            HeldOutChat::open(template, beside_tokenizer(&model), date, &tokenizer)
         })
         .transpose()?;
     let generator = Generator::new(&model.spec, &model.parameters, device, args.compute.threads())?;

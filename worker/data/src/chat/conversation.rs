@@ -15,7 +15,7 @@ const SYSTEM_COLUMN: &str = "system";
 /// The column of the worse answers of preference data.
 const REJECTED: &str = "rejected";
 /// The column that tells good completions from bad ones, in preference data (KTO).
-pub(super) const LABEL: &str = "label";
+const LABEL: &str = "label";
 /// Most messages of a conversation: thousands of times the usual number. Prefixes are rendered for each.
 const MESSAGES_MAX: usize = 1 << 14;
 
@@ -37,6 +37,12 @@ pub(super) fn is_beside(name: &str, kind: ConversationKind) -> bool {
     };
     let is_of_all = name == SYSTEM_COLUMN || UNREAD.contains(&name);
     is_of_kind || is_of_all || Extras::COLUMNS.contains(&name)
+}
+
+/// Whether a column has something and is not read, unless it names the form.
+pub(super) fn is_unread(row: &Value, name: &str, kind: ConversationKind) -> bool {
+    // Another label than that of preference data.
+    (!is_beside(name, kind) || name == LABEL) && is_filled(&field(row, name))
 }
 
 impl Conversation {

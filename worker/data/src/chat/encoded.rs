@@ -13,12 +13,12 @@ use crate::notes::{Note, Notes};
 
 /// A tokenised conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Encoded {
-    pub(super) tokens: Vec<u32>,
+pub(crate) struct Encoded {
+    pub(crate) tokens: Vec<u32>,
     /// For each token, whether it is trained on.
-    pub(super) trained: Vec<bool>,
+    pub(crate) trained: Vec<bool>,
     pub(super) turns: u64,
-    pub(super) notes: Notes,
+    pub(crate) notes: Notes,
 }
 
 impl Chat {
@@ -36,11 +36,16 @@ impl Chat {
         let (text, spans) = match conversation {
             Conversation::Pair { prompt, completion } => {
                 notes.note(Note::BarePairs, u64::from(self.around > 0), String::new);
+                let is_unused = self.is_named && self.template.is_some();
+                notes.note(Note::UnusedTemplate, u64::from(is_unused), String::new);
                 self.pair(prompt, completion)?
             }
             Conversation::Messages(messages, extras) => {
                 let template = self.template.as_ref().ok_or("there is no chat template")?;
                 let template = template.of(extras)?;
+                let is_unread = |name: &str| !template.undeclared().any(|own| own == name);
+                let unread = extras.variables().filter(|(name, _)| is_unread(name));
+                unread.for_each(|(name, _)| notes.name(Note::UnreadVariables, name));
                 let chatted = Chatted { template, messages, extras, asked: Asked::default() };
                 let parsed = parsed(&chatted, &mut notes);
                 let chatted = Chatted { messages: parsed.as_deref().unwrap_or(messages), ..chatted };
@@ -54,6 +59,11 @@ impl Chat {
             }
         };
         let places = tokenizer.encode_with_places(&text)?;
+        if let Conversation::Pair { prompt, completion } = conversation {
+            let end = self.end.as_deref().unwrap_or_default();
+            let content = completion.strip_suffix(end).unwrap_or(completion);
+            note_boundary(&places, prompt.len()..prompt.len() + content.len(), &text, &mut notes);
+        }
         let trained = marked(places.iter().map(|(_, place)| place), &spans);
         let tokens = places.iter().map(|(token, _)| *token).collect();
         Ok(Encoded { tokens, trained, turns: conversation.turns(), notes })
@@ -70,6 +80,19 @@ impl Chat {
         let span = start..text.len();
         Ok((text, vec![span]))
     }
+}
+
+/// Notes a completion at `content` in a text that begins within a token, or has all of its tokens where nothing predicts them.
+fn note_boundary(places: &[(u32, Range<usize>)], content: Range<usize>, text: &str, notes: &mut Notes) {
+    if text[content.clone()].trim().is_empty() {
+        return;
+    }
+    let is_across =
+        |(_, place): &(u32, Range<usize>)| place.start < content.start && place.end > content.start;
+    notes.note(Note::JoinedPairs, u64::from(places.iter().any(is_across)), String::new);
+    let is_of_it = |(_, place): &(u32, Range<usize>)| place.start < content.end && place.end > content.start;
+    let is_lost = !places.iter().skip(1).any(is_of_it);
+    notes.note(Note::LostCompletions, u64::from(is_lost), String::new);
 }
 
 /// Returns for each token's place whether it overlaps a span. Both are in order.

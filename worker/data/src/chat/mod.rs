@@ -34,6 +34,7 @@ pub(crate) use self::conversation::Conversation;
 pub use self::counts::ConversationCounts;
 use self::date::Date;
 pub use self::dialogue::Dialogue;
+pub(crate) use self::encoded::Encoded;
 pub use self::found::TextEnds;
 pub use self::held_out::{HeldOutChat, HeldOutConversation};
 pub(crate) use self::message::{field, is_filled, kind_of};
@@ -47,7 +48,7 @@ use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ pub(crate) struct Chat {
     column: Option<String>,
     /// `None`: there is none, which pairs of texts do not need.
     template: Option<ChatTemplate>,
+    /// Whether a file is named for it.
+    is_named: bool,
     train_on: TrainOn,
     packing: bool,
     too_long: TooLong,
@@ -101,12 +104,12 @@ impl Chat {
             _ => None,
         };
         let template = found.template(date)?;
-        let markers = template.iter().flat_map(ChatTemplate::markers);
-        let lacking = markers.filter(|name| !tokenizer.has_token(name)).map(str::to_owned).collect();
+        let lacking = lacking(template.as_ref(), tokenizer);
         Ok(Some(Self {
             kind: settings.kind.or(column.is_some().then_some(ConversationKind::Messages)),
             column,
             template,
+            is_named: settings.chat_template.is_some(),
             train_on: settings.train_on,
             packing: settings.packing,
             too_long: settings.too_long,
@@ -125,6 +128,7 @@ impl Chat {
             kind: None,
             column: None,
             template: ChatTemplate::new(source, Vec::new(), None).ok(),
+            is_named: false,
             train_on: TrainOn::Assistant,
             packing: true,
             too_long: TooLong::Cut,
@@ -151,18 +155,24 @@ impl Chat {
     }
 }
 
+/// Returns what looks like control tokens in a template, without a token of the tokenizer.
+fn lacking(template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Vec<String> {
+    let markers = template.into_iter().flat_map(ChatTemplate::markers);
+    markers.filter(|name| !tokenizer.has_token(name)).map(str::to_owned).collect()
+}
+
 /// Shows all of it: it is part of the recipe's hash.
 impl fmt::Display for Chat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The tokenizer has the tokens around a text.
-        let Self { kind, column, template, train_on, packing, too_long, length, end, around: _, lacking: _ } =
-            self;
+        let Self { kind, column, template, is_named, train_on, packing, too_long, length, end, .. } = self;
         let kind = kind.map_or("by their columns", ConversationKind::name);
         let template = template.as_ref().map(|template| template.hash().to_hex().to_string());
         write!(
             f,
-            "conversations {VERSION}, {kind}, column {column:?}, template {}, {train_on:?} trained, packing {packing}, {too_long:?} beyond {length}, pairs end with {end:?}",
-            template.as_deref().unwrap_or("none")
+            "conversations {VERSION}, {kind}, column {column:?}, template {}{}, {train_on:?} trained, packing {packing}, {too_long:?} beyond {length}, pairs end with {end:?}",
+            template.as_deref().unwrap_or("none"),
+            if *is_named { " (named)" } else { "" }
         )
     }
 }

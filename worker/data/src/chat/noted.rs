@@ -117,9 +117,13 @@ impl Chatted<'_> {
         let (asked, unasked): (Vec<Key<'_>>, Vec<Key<'_>>) =
             fields.filter(|key| !CALLS.contains(&key.name)).partition(|key| self.is_asked(key));
         let unsure: Vec<Key<'_>> = asked.into_iter().filter(|key| !self.is_known(key, text)).collect();
-        unasked.iter().for_each(|key| notes.name(Note::UnreadKeys, key.name));
+        let drops_reasoning =
+            (0..self.messages.len()).any(|at| REASONING.iter().any(|name| self.asked.has(at, name)));
+        for key in &unasked {
+            notes.name(if drops_reasoning { key.unread() } else { Note::UnreadKeys }, key.name);
+        }
         if unsure.is_empty() || self.is_same_without(text, &unsure) {
-            unsure.iter().for_each(|key| notes.name(Note::UnreadKeys, key.name));
+            unsure.iter().for_each(|key| notes.name(key.unread(), key.name));
             return;
         }
         // Reasoning is read in some messages and not in others.
@@ -132,7 +136,7 @@ impl Chatted<'_> {
             if tried >= TRIED_MAX {
                 notes.names(Note::UntriedKeys, name, count);
             } else if self.is_same_without(text, &keys) {
-                notes.names(Note::UnreadKeys, name, count);
+                notes.names(keys[0].unread(), name, count);
             } else if !keys[0].is_reasoning() {
                 self.template.read_keys().insert(name);
             }
@@ -181,6 +185,11 @@ impl Key<'_> {
     /// Whether it is reasoning, which has several names.
     fn is_reasoning(&self) -> bool {
         REASONING.contains(&self.name)
+    }
+
+    /// Returns what it is that a template asks for and does not print: those that read reasoning drop that of earlier turns.
+    fn unread(&self) -> Note {
+        if self.is_reasoning() { Note::OmittedReasoning } else { Note::UnreadKeys }
     }
 
     fn is_of(&self, name: &str, value: &Value) -> bool {

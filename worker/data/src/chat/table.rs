@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use longhaul_common::config::ConversationKind;
 use minijinja::Value;
 
-use super::conversation::{LABEL, is_beside};
-use super::message::{field, is_filled};
+#[cfg(feature = "parquet")]
+use super::conversation::is_beside;
+use super::conversation::is_unread;
 use super::{Chat, Conversation};
 use crate::DataError;
 use crate::notes::{Note, Notes, UnreadColumns};
@@ -69,11 +70,7 @@ impl RowReader {
         }
         let read = Conversation::read(row, kind, self.chat.column.as_deref());
         if read.is_ok() {
-            let is_unread = |name: &&str| {
-                // Another label than that of preference data.
-                let is_beside = is_beside(name, kind) && *name != LABEL;
-                !self.is_of_form(name, kind) && !is_beside && is_filled(&field(row, name))
-            };
+            let is_unread = |name: &&str| !self.is_of_form(name, kind) && is_unread(row, name, kind);
             let unread: Vec<&str> = columns.into_iter().filter(is_unread).collect();
             unread.into_iter().for_each(|name| self.notes.name(Note::UnreadColumns, name));
             self.unread.see_row();

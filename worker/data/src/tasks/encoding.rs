@@ -2,7 +2,9 @@
 
 use super::windows::{Window, windows};
 use super::{Content, Item, Pair, TaskError, TaskFile};
-use crate::{HeldOutChat, Tokenizer};
+use crate::chat::Encoded;
+use crate::control_tokens::ControlTokens;
+use crate::{HeldOutChat, Notes, Tokenizer};
 
 /// Most bytes of a text tokenised at once.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 20;
@@ -16,12 +18,16 @@ pub struct WholeText {
     pub counted: Vec<bool>,
     /// Bytes of the counted tokens; `None`: unknown, for conversations.
     pub bytes: Option<usize>,
+    /// Notes on the text or conversation, as in a preparation.
+    pub notes: Notes,
 }
 
 /// Encodes texts for a model.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     tokenizer: Tokenizer,
+    /// Of that tokenizer and of others.
+    control_tokens: ControlTokens,
     /// Tokens that the tokenizer's file puts before each text, such as `<s>`.
     beginning: Vec<u32>,
     /// Token before texts without a beginning.
@@ -45,7 +51,8 @@ impl Encoder {
     /// its `eos_token`.
     #[must_use]
     pub fn new(tokenizer: Tokenizer, first: Option<u32>, context: usize) -> Self {
-        Self { beginning: tokenizer.beginning(), first, tokenizer, context }
+        let control_tokens = ControlTokens::of(&tokenizer, "");
+        Self { beginning: tokenizer.beginning(), first, tokenizer, control_tokens, context }
     }
 
     /// Returns its tokenizer.
@@ -149,17 +156,21 @@ impl Encoder {
             Content::Text(text) => text,
             Content::Conversation(conversation) => {
                 let chat = chat.ok_or("no chat template was opened for it")?;
-                let (tokens, counted) = chat.encode(conversation, &self.tokenizer)?;
-                let counted = counted.into_iter().skip(1).collect();
-                return Ok(WholeText { windows: self.windows(&tokens), counted, bytes: None });
+                let Encoded { tokens, trained, mut notes, .. } =
+                    chat.encode(conversation, &self.tokenizer)?;
+                conversation.texts().for_each(|text| self.control_tokens.note(text, &mut notes));
+                let counted = trained.into_iter().skip(1).collect();
+                return Ok(WholeText { windows: self.windows(&tokens), counted, bytes: None, notes });
             }
         };
+        let mut notes = Notes::default();
+        self.control_tokens.note(text, &mut notes);
         // Of several tokens before each text, one is enough for the first prediction.
         let start = self.beginning.last().copied().or(self.first);
         let unscored = if start.is_none() { self.bytes_of_first(text)? } else { 0 };
         let tokens: Vec<u32> = start.into_iter().chain(self.tokenizer.encode(text)?).collect();
         let counted = vec![true; tokens.len().saturating_sub(1)];
-        Ok(WholeText { windows: self.windows(&tokens), counted, bytes: Some(text.len() - unscored) })
+        Ok(WholeText { windows: self.windows(&tokens), counted, bytes: Some(text.len() - unscored), notes })
     }
 
     fn windows(&self, tokens: &[u32]) -> Vec<ScoredTokens> {

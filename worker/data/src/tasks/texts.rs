@@ -10,6 +10,8 @@ use super::error::{EXAMPLES_MAX, check_file};
 use super::fields::kind_of;
 use super::file::names;
 use crate::chat::HeldOutConversation;
+use crate::json::is_filled;
+use crate::notes::{Note, Notes};
 use crate::odd_texts::OddTexts;
 use crate::records::whole_rows::{Row, RowFormat, UnreadColumn, open, whole_text};
 
@@ -27,6 +29,8 @@ pub struct HeldOutFile {
     pub documents: Vec<Document>,
     /// Those in rows that are probably unintended.
     pub odd: OddTexts,
+    /// Notes on columns.
+    pub notes: Notes,
 }
 
 /// A text.
@@ -82,10 +86,11 @@ impl HeldOutFile {
                 path: own,
                 documents: vec![Document { at: ("line", 1), content: Content::Text(text) }],
                 odd: OddTexts::default(),
+                notes: Notes::default(),
             });
         };
         let (mut documents, mut wrong, mut examples, mut bytes) = (Vec::new(), 0, Vec::new(), 0);
-        let (mut is_first, mut odd) = (true, OddTexts::default());
+        let (mut is_first, mut odd, mut notes) = (true, OddTexts::default(), Notes::default());
         for row in open(path, format, |_| None)?.take(limit.unwrap_or(usize::MAX)) {
             let row = row?;
             let (at, unread) = ((row.unit, row.number), row.unread);
@@ -94,8 +99,9 @@ impl HeldOutFile {
             {
                 check_columns(path, row, column, &unread)?;
             }
-            match row.row.and_then(|row| content_of(row, column)) {
+            match row.row.and_then(|row| content_of(row, column, &mut notes)) {
                 Ok(content) => {
+                    unread.iter().for_each(|column| notes.name(Note::UnreadColumns, &column.to_string()));
                     if let Content::Text(text) = &content {
                         odd.see(text);
                     }
@@ -116,7 +122,7 @@ impl HeldOutFile {
         let all = documents.len() as u64 + wrong;
         match (all, wrong) {
             (0, _) => Err(TaskError::Empty { path: own }),
-            (_, 0) => Ok(Self { path: own, documents, odd: odd.among(all, false) }),
+            (_, 0) => Ok(Self { path: own, documents, odd: odd.among(all, false), notes }),
             _ => Err(TaskError::Rows {
                 path: own,
                 kind: format!("texts (column `{column}`)"),
@@ -137,7 +143,7 @@ impl HeldOutFile {
 
 /// Refuses a file whose first row has neither a text nor a conversation.
 fn check_columns(path: &Path, row: &Row, column: &str, unread: &[UnreadColumn]) -> Result<(), TaskError> {
-    if row.contains_key(column) || HeldOutConversation::read(row).is_some() {
+    if row.contains_key(column) || HeldOutConversation::kind(row).is_some() {
         return Ok(());
     }
     let remedy =
@@ -145,14 +151,18 @@ fn check_columns(path: &Path, row: &Row, column: &str, unread: &[UnreadColumn]) 
     Err(TaskError::Columns { path: path.to_owned(), found: names(row, unread), remedy })
 }
 
-fn content_of(mut row: Row, column: &str) -> Result<Content, String> {
+fn content_of(mut row: Row, column: &str, notes: &mut Notes) -> Result<Content, String> {
     match row.remove(column) {
         Some(Value::String(text)) if text.len() > TEXT_BYTES_MAX => {
             Err(format!("its text has more than {TEXT_BYTES_MAX} bytes"))
         }
-        Some(Value::String(text)) => Ok(Content::Text(text)),
-        None => match HeldOutConversation::read(&row) {
-            Some(conversation) => conversation.map(Content::Conversation),
+        Some(Value::String(text)) => {
+            let unread = row.iter().filter(|(_, value)| is_filled(value));
+            unread.for_each(|(name, _)| notes.name(Note::UnreadColumns, name));
+            Ok(Content::Text(text))
+        }
+        None => match HeldOutConversation::kind(&row) {
+            Some(kind) => HeldOutConversation::read(row, kind, notes).map(Content::Conversation),
             None => Err(format!("it has no `{column}`")),
         },
         other => Err(format!("its `{column}` is {}, and no text", kind_of(other.as_ref()))),

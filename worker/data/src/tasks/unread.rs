@@ -8,7 +8,7 @@ use crate::notes::{Note, Notes};
 use crate::records::whole_rows::{Row, UnreadColumn};
 
 /// Columns of other data sets without which a question asks something else.
-const NEEDED: [&str; 13] = [
+const NEEDED: [&str; 19] = [
     "context",
     "contexts",
     "passage",
@@ -22,6 +22,12 @@ const NEEDED: [&str; 13] = [
     "system_prompt",
     "image",
     "images",
+    "background",
+    "premise",
+    "evidence",
+    "table",
+    "options",
+    "choices",
 ];
 /// A column of the files of any kind, which tells a question from others.
 const ID: &str = "id";
@@ -150,6 +156,9 @@ mod tests {
             (prompted, "system", r#""x""#, "prompt"),
             (arc, "support", r#"["x"]"#, "question"),
             (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", r#""x""#, "goal"),
+            (prompted, "choices", r#"["x", "y"]"#, "prompt"),
+            (asked, "evidence", r#""x""#, "question"),
+            (arc, "background", r#""x""#, "question"),
         ] {
             let told = read(row, &format!(r#""{name}": {value}"#)).unwrap_err();
             let words =

@@ -117,13 +117,14 @@ fn peculiarities_of_conversations_are_counted_and_stay_with_the_prepared_data() 
     folder.write("b.jsonl", pairs.join("\n"));
     let of_pairs = lines(&folder, "{ path = \"b.jsonl\" }", 60, "separator = \"\\n\"");
     let keys = "; message keys that the chat template does not read: `refusal` (1 message)";
-    for (lines, keys) in [(&of_turns, keys), (&of_pairs, "")] {
+    let named = "the chat template that is named is not used for 7 pairs of texts: write them as lists of messages where they are to have it; ";
+    for (lines, named, keys) in [(&of_turns, "", keys), (&of_pairs, named, "")] {
         // From the file, then from the prepared data.
         for _ in 0..2 {
             let size = folder.open(lines).unwrap().sources().remove(0).size;
             let odd = "of 7 texts, 1 is blank, 2 are words for a missing value (such as `nan` or `null`), 1 is decoded twice (the first: `cafÃ©`): ";
             assert!(size.odd.to_string().starts_with(odd) && size.odd.are_many(), "{}", size.odd);
-            let told = format!("columns that are not read: `id` (7 records){keys}");
+            let told = format!("{named}columns that are not read: `id` (7 records){keys}");
             assert_eq!(size.notes.to_string(), told);
         }
     }

@@ -196,7 +196,9 @@ fn texts_that_spell_control_tokens_of_other_tokenizers_are_counted_once_each() {
         ("one<|im_end|> <|im_end|><|endoftext|>", "`<|endoftext|>` (1 text), `<|im_end|>` (1 text)"),
         ("<<|eot_id|>> [SEP]", "`<|eot_id|>` (1 text), `[SEP]` (1 text)"),
         ("é</s>", "`</s>` (1 text)"),
-        ("<b>bold</b> [1] <|end <s>", ""),
+        ("<s>a<｜end▁of▁sentence｜>", "`<s>` (1 text), `<｜end▁of▁sentence｜>` (1 text)"),
+        ("[gMASK]<sop>a<|fim_middle|>", "`<sop>` (1 text), `<|fim_middle|>` (1 text), `[gMASK]` (1 text)"),
+        ("<b>bold</b> [1] <|end <i>", ""),
     ] {
         let line = format!("{{\"text\": {text:?}}}\n");
         let (_, found, _) =

@@ -26,16 +26,18 @@ fn a_key_is_read_if_the_text_depends_on_it() {
     let whole = "{% for m in messages %}{{ m | tojson }}</>{% endfor %}";
     let last = "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content if loop.last }}{{ m.content }}</>{% endfor %}";
     let call = r#""tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]"#;
-    let unread = "message keys that the chat template does not read: ";
+    let reasoning = r#""reasoning":"r""#;
+    let unread = "message keys that the chat template does not read: `name` (2 messages)";
+    let omitted = format!("{unread}; reasoning that the chat template leaves out: ");
     for (template, keys, told) in [
         // The name of a function is another one than that of a speaker.
-        (CALLED, [call, call], "`name` (2 messages)"),
-        (whole, [call, r#""reasoning":"r""#], ""),
-        (last, [r#""reasoning":"r""#, r#""reasoning":"s""#], "`name` (2 messages), `reasoning` (1 message)"),
+        (CALLED, [call, call], unread.to_owned()),
+        (whole, [call, r#""reasoning":"r""#], String::new()),
+        (last, [reasoning, r#""reasoning":"s""#], format!("{omitted}`reasoning` (1 message)")),
+        (CALLED, [reasoning, reasoning], format!("{unread}, `reasoning` (2 messages)")),
     ] {
         let chat = Chat { train_on: TrainOn::All, ..with(template) };
         let (_, notes) = encoded(&chat, &turns(keys)).unwrap();
-        let told = if told.is_empty() { String::new() } else { format!("{unread}{told}") };
         assert_eq!(notes, told, "{template}");
     }
     let named = CALLED
@@ -192,6 +194,7 @@ fn what_looks_like_a_control_token_in_a_template_is_found() {
         ("{{ '<|im_start|>' + m.role }}<|im_end|>{{ '<|im_start|>' }}", &["<|im_start|>", "<|im_end|>"][..]),
         ("<start_of_turn>{% if a < 1 %}</s>{% endif %}<s>", &["<start_of_turn>", "</s>", "<s>"]),
         ("<｜User｜>[/INST]<tool_call><||>{{ '<|' + role + '|>' }}[SEP]", &["<｜User｜>", "[SEP]"]),
+        ("[gMASK]<sop>{{ '<BOS_TOKEN>' }}<b>", &["[gMASK]", "<sop>", "<BOS_TOKEN>"]),
         ("{% if a <b %}{{ messages[0] }}", &[]),
     ] {
         assert_eq!(markers(template), expected, "{template}");
@@ -205,4 +208,63 @@ fn what_looks_like_a_control_token_in_a_template_is_found() {
         encoded(&chat, r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#).unwrap();
     let told = "control tokens of the chat template that the tokenizer does not have, and encodes in pieces: `<|im_end|>` (1 conversation)";
     assert_eq!(notes, told);
+}
+
+/// Returns the notes on a row.
+fn notes_of(chat: &Chat, row: &str, tokenizer: &Tokenizer) -> String {
+    let row = RowReader::new(chat, Path::new("a")).read(&value(row)).unwrap().unwrap();
+    chat.encode(&row, tokenizer).unwrap().notes.to_string()
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn completions_that_begin_within_a_token_or_of_which_the_end_alone_is_trained_on_are_counted() {
+    let json = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":null,
+        "model":{"type":"BPE","vocab":{"t":0,"h":1,"e":2," ":3,".":4,"th":5,"the":6},"merges":["t h","th e"]}}"#;
+    let tokenizer = Tokenizer::of_json(json.as_bytes().to_vec(), Path::new("tokenizer.json")).unwrap();
+    let chat = Chat { end: Some(".".to_owned()), template: None, ..with(CHATML) };
+    let (joined, lost) =
+        ("1 completion begins within a token of the prompt", "of 1 completion nothing is trained on but");
+    for (prompt, completion, told) in [
+        ("th", "e", vec![joined, lost]),
+        ("th", "e.", vec![joined, lost]),
+        ("th", "e e", vec![joined]),
+        ("e th", "e", vec![joined]),
+        ("", "the", vec![lost]),
+        ("e", "the", vec![]),
+        ("e", "", vec![]),
+        ("the", " the", vec![]),
+    ] {
+        let row = format!(r#"{{"prompt":"{prompt}","completion":"{completion}"}}"#);
+        let notes = notes_of(&chat, &row, &tokenizer);
+        assert!(told.iter().all(|words| notes.contains(words)), "{row}: {notes}");
+        assert_eq!(notes.split("; ").filter(|note| !note.is_empty()).count(), told.len(), "{row}: {notes}");
+    }
+}
+
+#[test]
+fn templates_and_variables_that_are_not_used_are_told() {
+    let reads = "{% if a is defined and not b is defined %}{% set b = 1 %}{% endif %}{{ b }}";
+    let of = |variables: &str| {
+        format!(r#"{{"messages":[{{"role":"assistant","content":"b"}}],"chat_template_kwargs":{variables}}}"#)
+    };
+    let told = "variables (chat_template_kwargs) that the chat template does not read: ";
+    for (row, expected) in [
+        (of(r#"{"a":1,"b":2}"#), String::new()),
+        (
+            of(r#"{"c":1,"a":1,"messages_":0}"#),
+            format!("{told}`c` (1 conversation), `messages_` (1 conversation)"),
+        ),
+        (of("null"), String::new()),
+    ] {
+        assert_eq!(notes_of(&with(&format!("{reads}{CHATML}")), &row, &Tokenizer::Bytes), expected);
+    }
+    let pair = r#"{"prompt":"a","completion":"b"}"#;
+    let told = "the chat template that is named is not used for 1 pair of texts: write it as lists of";
+    for (is_named, row) in [(true, pair), (false, pair), (true, &of("null"))] {
+        let chat = Chat { is_named, end: Some("\n".to_owned()), ..with(CHATML) };
+        let notes = notes_of(&chat, row, &Tokenizer::Bytes);
+        assert_eq!(notes.starts_with(told), is_named && row == pair, "{notes}");
+        assert_eq!(notes.is_empty(), !is_named || row != pair, "{notes}");
+    }
 }
