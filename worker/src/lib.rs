@@ -6,6 +6,7 @@ pub mod cli;
 pub mod data_command;
 mod data_progress;
 pub mod doctor;
+mod epochs;
 pub mod evaluate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -147,11 +147,15 @@ impl SyncConfig {
 
     /// A second moment can be frozen only if it was learnt together.
     fn check_inner(&self) -> Result<(), ConfigError> {
+        let refuse =
+            |key, value: &dyn ToString, reason| Err(ConfigError::value(key, value.to_string(), reason));
+        if self.inner == InnerRule::Muon && self.source != Source::Delta {
+            let reason = "nobody trains by itself with gradients and momenta: take train.optimiser = \"muon\" in its place, or source = \"delta\"";
+            return refuse("sync.inner", &"muon", reason);
+        }
         if self.inner != InnerRule::FrozenAdamw {
             return Ok(());
         }
-        let refuse =
-            |key, value: &dyn ToString, reason| Err(ConfigError::value(key, value.to_string(), reason));
         if self.source != Source::Delta {
             let reason = "nobody trains by itself with gradients and momenta: take inner = \"adamw\", or source = \"delta\"";
             refuse("sync.inner", &"frozen-adamw", reason)

@@ -163,14 +163,15 @@ impl RunConfig {
     pub(crate) fn with_optimiser(mut self, given: &BTreeSet<String>) -> Self {
         let is_free = |key: &str| !given.contains(key);
         let (sync, optimiser) = (&mut self.sync, &mut self.train.optimiser);
+        let is_auto = sync.preset == SyncPreset::Auto && sync.source == Source::Delta;
         if sync.inner == InnerRule::Muon && is_free("train.optimiser") {
             *optimiser = Optimiser::Muon;
         } else if sync.inner == InnerRule::Muon && *optimiser != Optimiser::Muon && is_free("sync.inner") {
             sync.inner = InnerRule::Adamw;
-        } else if sync.preset == SyncPreset::Auto && *optimiser == Optimiser::Muon && is_free("sync.inner") {
+        } else if is_auto && *optimiser == Optimiser::Muon && is_free("sync.inner") {
             sync.inner = InnerRule::Muon;
         }
-        if sync.preset == SyncPreset::Auto && sync.inner == InnerRule::Muon {
+        if is_auto && sync.inner == InnerRule::Muon {
             if is_free("sync.warmup_rounds") {
                 sync.warmup_rounds = 0;
             }
@@ -338,6 +339,7 @@ mod tests {
             ("lion", "preset = \"auto\"", "train.optimiser = lion: sync.inner = \"frozen-adamw\""),
             ("muon", "inner = \"frozen-adamw\"", "train.optimiser = muon: sync.inner = \"frozen-adamw\""),
             ("adamw", "preset = \"diloco\"\ninner = \"muon\"", "train.optimiser = adamw: is not that of"),
+            ("muon", "preset = \"dense\"\ninner = \"muon\"", "sync.inner = muon: nobody trains by itself"),
             ("lion", "preset = \"onebit-adam\"", "train.optimiser = lion: sync.source = \"momentum\""),
             ("muon", "preset = \"dgc\"", "train.optimiser = muon: sync.apply = \"sgd\" makes"),
             ("sgd", "preset = \"demo\"", "train.optimiser = sgd: sync.apply = \"sign\" makes"),

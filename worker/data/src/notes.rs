@@ -132,9 +132,11 @@ impl Notes {
         }
     }
 
-    /// Takes those of a kind.
-    pub(super) fn take(&mut self, note: Note) -> Self {
-        Self(self.0.remove_entry(&note).into_iter().collect())
+    /// Returns those on columns that are not read, and the others, which may matter more.
+    #[must_use]
+    pub fn columns_and_others(mut self) -> [Self; 2] {
+        let columns = self.0.remove_entry(&Note::UnreadColumns).into_iter().collect();
+        [Self(columns), self]
     }
 
     /// Whether nothing is noted.

@@ -151,6 +151,14 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the names of the tokens that it adds to its vocabulary.
+    pub(super) fn added_names(&self) -> Vec<String> {
+        match self {
+            Self::Bytes => Vec::new(),
+            Self::Json { tokenizer, .. } => tokenizer.added_names(),
+        }
+    }
+
     /// Whether a name is one token.
     pub(super) fn has_token(&self, name: &str) -> bool {
         match self {

@@ -7,8 +7,9 @@ use longhaul_data::{Content, DataError, Dataset, Defects, Looked, Work};
 
 use super::conversations::Marked;
 use super::images::{Classes, Drawn};
-use super::{Data, Epoch, Line, Told, open, times};
+use super::{Data, Epoch, Line, Told, open};
 use crate::cli::DataInspectArgs;
+use crate::epochs::times;
 
 /// Inspects without preparing. Fails on defects that would fail a preparation.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {

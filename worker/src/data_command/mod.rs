@@ -22,6 +22,7 @@ use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, not_put,
 use crate::agent;
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
 use crate::data_progress::{self, Far};
+use crate::epochs::{EPOCHS_TOLD_MIN, has_weights, times};
 use crate::stop::StopSignal;
 
 /// Bytes in a GiB.
@@ -281,20 +282,6 @@ fn counted_classes(classes: usize) -> String {
     if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") }
 }
 
-/// Fewest epochs of a run that are told.
-pub(crate) const EPOCHS_TOLD_MIN: u64 = 4;
-
-/// Returns how often each sample of a source comes among `drawn`; `None`: fewer times, or no source has a weight, so that all come as often.
-pub(crate) fn times(source: &SourceSummary, drawn: u64, config: &DataConfig) -> Option<u64> {
-    let share = source.share.filter(|_| source.samples > 0 && has_weights(config))?;
-    let times = (drawn as f64 * share / source.samples as f64).round() as u64;
-    (times >= EPOCHS_TOLD_MIN).then_some(times)
-}
-
-fn has_weights(config: &DataConfig) -> bool {
-    config.training().iter().any(|source| source.weight.is_some())
-}
-
 /// The size of an epoch.
 struct Epoch<'a> {
     samples: u64,
@@ -421,7 +408,7 @@ mod tests {
             let notes = notes_on_tasks(&config(name)).unwrap();
             assert!(notes.len() == 1 && notes[0].ends_with(words), "{notes:?}");
         }
-        std::fs::write(path("a.jsonl"), row.replace("level", "context")).unwrap();
+        std::fs::write(path("a.jsonl"), row.replace("\"level\": 1", "\"context\": \"c\"")).unwrap();
         assert!(
             format!("{:#}", notes_on_tasks(&config("a.jsonl")).unwrap_err())
                 .contains("its `context` is in no")

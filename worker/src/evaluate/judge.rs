@@ -103,8 +103,12 @@ impl Judge<'_> {
             read += length;
             done += 1;
         }
-        if !notes.are_none() {
-            tracing::warn!(file = %file.path.display(), "{notes}");
+        let [columns, others] = notes.columns_and_others();
+        if !columns.are_none() {
+            tracing::info!(file = %file.path.display(), "{columns}");
+        }
+        if !others.are_none() {
+            tracing::warn!(file = %file.path.display(), "{others}");
         }
         let scores = Scores::Text { tokens, bytes, nats };
         Ok(Outcome { scores, files: vec![file.path.clone()], done, all: file.documents.len(), cut: 0 })

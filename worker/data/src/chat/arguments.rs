@@ -37,11 +37,8 @@ pub(super) fn parsed(chatted: &Chatted<'_>, notes: &mut Notes) -> Option<Vec<Mes
         text_of(function).map(|_| replaced(function, ARGUMENTS, &Value::from("")))
     };
     let without = printed(&with_functions(chatted.messages, &mut { emptied })).unwrap_or_default();
-    let others: BTreeSet<&str> = texts
-        .iter()
-        .map(|text| text.trim())
-        .filter(|text| count(&own, text) <= count(&without, text))
-        .collect();
+    let mut others: BTreeSet<&str> = texts.iter().map(|text| text.trim()).collect();
+    others.retain(|text| count(&own, text) <= count(&without, text));
     let object = |text: &str| object(text).filter(|_| others.contains(text.trim()));
     let messages = with_functions(chatted.messages, &mut |_, function| {
         let parsed = text_of(function).and_then(|text| object(&text))?;

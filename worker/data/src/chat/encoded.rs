@@ -54,7 +54,7 @@ impl Chat {
                     TrainOn::Assistant => chatted.of_assistant()?,
                     TrainOn::All => chatted.of_all()?,
                 };
-                notes.add(&self.notes_on(&chatted, (&text, &spans), tokenizer));
+                notes.add(&self.notes_on(&chatted, &text, &spans));
                 (text, spans)
             }
         };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use longhaul_common::config::{ConversationKind, TooLong, TrainOn};
 use minijinja::Value;
+use serde_json::Map;
 
 use super::conversation::is_unread;
 use super::date::Date;
@@ -13,7 +14,6 @@ use super::options::{by_options, error_by_options};
 use super::{Chat, Conversation, Tokenizer, found, lacking};
 use crate::DataError;
 use crate::notes::{Note, Notes};
-use crate::records::whole_rows::Row;
 
 /// A conversation of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct HeldOutConversation(Conversation);
 
 impl HeldOutConversation {
     /// Returns the form of a row's columns; `None`: they are of no conversation.
-    pub(crate) fn kind(row: &Row) -> Option<ConversationKind> {
+    pub(crate) fn kind(row: &Map<String, serde_json::Value>) -> Option<ConversationKind> {
         let has_all = |kind: &ConversationKind| kind.columns().iter().all(|name| row.contains_key(*name));
         ConversationKind::ALL.into_iter().find(has_all)
     }
@@ -30,7 +30,11 @@ impl HeldOutConversation {
     ///
     /// # Errors
     /// The cause.
-    pub(crate) fn read(row: Row, kind: ConversationKind, notes: &mut Notes) -> Result<Self, String> {
+    pub(crate) fn read(
+        row: Map<String, serde_json::Value>,
+        kind: ConversationKind,
+        notes: &mut Notes,
+    ) -> Result<Self, String> {
         let names: Vec<String> = row.keys().cloned().collect();
         let row = serde_json::from_value::<Value>(row.into()).map_err(|error| error.to_string())?;
         let read = Conversation::read(&row, kind, None).map_err(|reason| by_options(&reason))?;
@@ -85,6 +89,7 @@ impl HeldOutChat {
             end,
             around: tokenizer.tokens_around(),
             lacking,
+            added: tokenizer.added_names(),
         }))
     }
 

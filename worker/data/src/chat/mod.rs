@@ -71,6 +71,8 @@ pub(crate) struct Chat {
     around: usize,
     /// What looks like control tokens in the template, without a token of the tokenizer.
     lacking: Vec<String>,
+    /// Tokens that the tokenizer adds to its vocabulary, as end tokens are.
+    added: Vec<String>,
 }
 
 impl Chat {
@@ -117,6 +119,7 @@ impl Chat {
             end,
             around: tokenizer.tokens_around(),
             lacking,
+            added: tokenizer.added_names(),
         }))
     }
 
@@ -136,6 +139,7 @@ impl Chat {
             end: Some("\n".to_owned()),
             around: 0,
             lacking: Vec::new(),
+            added: Vec::new(),
         }
     }
 

@@ -10,7 +10,6 @@ use super::arguments::{MARK, Place, marks, with_marks, without_arguments};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
 use super::template::{not_read, some_not_read};
-use crate::Tokenizer;
 use crate::notes::{Note, Notes};
 
 /// Most names, and messages with reasoning, that are tried one by one: each costs a rendering.
@@ -22,12 +21,7 @@ const TAIL_CHARACTERS: usize = 32;
 
 impl Chat {
     /// Returns the notes on a conversation with this text, of which `spans` are trained on.
-    pub(super) fn notes_on(
-        &self,
-        chatted: &Chatted<'_>,
-        (text, spans): (&str, &[Range<usize>]),
-        tokenizer: &Tokenizer,
-    ) -> Notes {
+    pub(super) fn notes_on(&self, chatted: &Chatted<'_>, text: &str, spans: &[Range<usize>]) -> Notes {
         let mut notes = Notes::default();
         chatted.omitted(text).for_each(|role| notes.name(Note::OmittedTexts, role));
         chatted.note_keys(text, &mut notes);
@@ -36,7 +30,7 @@ impl Chat {
         let last = spans.last().map_or("", |span| &text[span.clone()]);
         notes.note(
             Note::EndlessAnswers,
-            u64::from(is_endless(chatted.messages, last, tokenizer)),
+            u64::from(is_endless(chatted.messages, last, &self.added)),
             String::new,
         );
         notes
@@ -99,7 +93,7 @@ impl Chatted<'_> {
         let found = found(self.messages, text);
         let is_omitted = move |at: usize, message: &Message| {
             let is_marked = printed.as_ref().is_none_or(|printed| printed.contains(&at));
-            !message.content.trim().is_empty() && !(found[at] && is_marked)
+            !(message.content.trim().is_empty() || found[at] && is_marked)
         };
         let messages = self.messages.iter().enumerate();
         messages
@@ -127,20 +121,25 @@ impl Chatted<'_> {
             return;
         }
         // Reasoning is read in some messages and not in others.
-        let mut groups: BTreeMap<(&str, Option<usize>), Vec<Key<'_>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, &str, Option<usize>), Vec<Key<'_>>> = BTreeMap::new();
         for key in unsure {
-            groups.entry((key.name, key.is_reasoning().then_some(key.at))).or_default().push(key);
+            let place = (key.name, self.role_of(&key), key.is_reasoning().then_some(key.at));
+            groups.entry(place).or_default().push(key);
         }
-        for (tried, ((name, _), keys)) in groups.into_iter().enumerate() {
+        for (tried, ((name, role, _), keys)) in groups.into_iter().enumerate() {
             let count = keys.len() as u64;
             if tried >= TRIED_MAX {
                 notes.names(Note::UntriedKeys, name, count);
             } else if self.is_same_without(text, &keys) {
                 notes.names(keys[0].unread(), name, count);
             } else if !keys[0].is_reasoning() {
-                self.template.read_keys().insert(name);
+                self.template.read_keys().insert(role, name);
             }
         }
+    }
+
+    fn role_of(&self, key: &Key<'_>) -> &str {
+        &self.messages[key.at].role
     }
 
     fn is_asked(&self, key: &Key<'_>) -> bool {
@@ -153,7 +152,7 @@ impl Chatted<'_> {
     /// Whether a key is known to be read: by an earlier conversation, or since the text has the reasoning, as it is or in JSON. Short ones may be there by chance.
     fn is_known(&self, key: &Key<'_>, text: &str) -> bool {
         if !key.is_reasoning() {
-            return self.template.read_keys().has(key.name);
+            return self.template.read_keys().has(self.role_of(key), key.name);
         }
         key.value.as_str().map(str::trim).filter(|own| own.len() >= REASONING_BYTES_MIN).is_some_and(|own| {
             let quoted = serde_json::to_string(own).unwrap_or_default();
@@ -211,8 +210,8 @@ fn found(messages: &[Message], text: &str) -> Vec<bool> {
     messages.iter().map(is_found).collect()
 }
 
-/// Whether the last text that is trained on ends with its answer, and no token behind it.
-fn is_endless(messages: &[Message], trained: &str, tokenizer: &Tokenizer) -> bool {
+/// Whether the last text that is trained on ends with its answer, and no token that the tokenizer has `added` behind it; bytes have none.
+fn is_endless(messages: &[Message], trained: &str, added: &[String]) -> bool {
     let Some(answer) = messages.iter().rfind(|message| message.is_scored()) else { return false };
     let answer = answer.content.trim_end();
     let tail = answer.char_indices().rev().take(TAIL_CHARACTERS).last().map_or("", |(at, _)| &answer[at..]);
@@ -220,10 +219,8 @@ fn is_endless(messages: &[Message], trained: &str, tokenizer: &Tokenizer) -> boo
     if tail.trim().is_empty() || tail.ends_with('>') {
         return false;
     }
-    let behind = trained.rfind(tail).map(|at| trained[at + tail.len()..].split_whitespace().next());
-    match behind {
-        Some(Some(word)) => !matches!(tokenizer, Tokenizer::Bytes) && !tokenizer.has_token(word),
-        Some(None) => true,
-        None => false,
-    }
+    let Some(at) = trained.rfind(tail) else { return false };
+    let behind = trained[at + tail.len()..].trim_start();
+    let begins = |token: &String| !token.trim().is_empty() && behind.starts_with(token.trim());
+    behind.is_empty() || !added.is_empty() && !added.iter().any(begins)
 }

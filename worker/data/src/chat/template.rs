@@ -91,8 +91,13 @@ impl ChatTemplate {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
-        let undeclared =
-            environment.get_template(NAME).map_err(|error| shown(&error))?.undeclared_variables(false);
+        let mut undeclared: BTreeSet<String> = environment
+            .get_template(NAME)
+            .map_err(|error| shown(&error))?
+            .undeclared_variables(false)
+            .into_iter()
+            .collect();
+        undeclared.extend(read_again(&translated).map(str::to_owned));
         // Compiled first as it is: messages show the place.
         let captured = captures::with_captures(&translated);
         environment.add_template_owned(NAME, captured).map_err(|error| shown(&error))?;
@@ -104,7 +109,7 @@ impl ChatTemplate {
             specials,
             has_generation,
             prompts: source.contains("add_generation_prompt"),
-            undeclared: undeclared.into_iter().collect(),
+            undeclared,
             markers,
             uses_clock: source.contains("strftime_now"),
             read_keys: ReadKeys::default(),
@@ -210,6 +215,21 @@ impl ChatTemplate {
         let remedy = if date { ": it asks for the date: say data.conversations.date" } else { "" };
         format!("{shown}{remedy}")
     }
+}
+
+/// Returns the names that minijinja does not see read: those that are set from themselves (`set a = a or b`), and those that are sliced.
+fn read_again(source: &str) -> impl Iterator<Item = &str> {
+    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let names = source.split(move |char| !is_part(char)).filter(|name| !name.is_empty());
+    names.filter(move |name| {
+        let start = name.as_ptr() as usize - source.as_ptr() as usize;
+        let behind = source[start + name.len()..].trim_start();
+        let value = behind.strip_prefix('=').filter(|value| !value.starts_with('='));
+        let is_set = source[..start].trim_end().ends_with("set");
+        let value = value.filter(|_| is_set).and_then(|value| value.split("%}").next());
+        value.is_some_and(|value| value.split(|char| !is_part(char)).any(|own| own == *name))
+            || behind.starts_with('[') && behind.split(']').next().is_some_and(|index| index.contains(':'))
+    })
 }
 
 /// Returns why a conversation is refused that has something a template does not read.

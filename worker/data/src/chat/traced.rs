@@ -30,19 +30,20 @@ impl Asked {
     }
 }
 
-/// Names of keys that some text of a template depends on.
+/// Keys of messages of a role that some text of a template depends on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReadKeys(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct ReadKeys(Arc<Mutex<BTreeSet<[String; 2]>>>);
 
 impl ReadKeys {
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    pub(super) fn has(&self, role: &str, name: &str) -> bool {
+        let key = [role, name].map(str::to_owned);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
     }
 
-    pub(super) fn insert(&self, name: &str) {
+    pub(super) fn insert(&self, role: &str, name: &str) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() < READ_MAX {
-            names.insert(name.to_owned());
+            names.insert([role, name].map(str::to_owned));
         }
     }
 }

@@ -10,7 +10,6 @@ use super::error::{EXAMPLES_MAX, check_file};
 use crate::chat::PAD;
 use crate::control_tokens::ControlTokens;
 use crate::labelled::{LabelledText, Labelling};
-use crate::notes::Note;
 use crate::records::whole_rows::RowFormat;
 use crate::records::{Record, open_local};
 use crate::text_counts::{TextCounts, UnknownTokens};
@@ -122,8 +121,7 @@ impl LabelledFile {
         }
         let mut file = reader.finish()?;
         file.notes = records.take_notes();
-        let mut others = file.notes.clone();
-        let columns = others.take(Note::UnreadColumns);
+        let [columns, others] = file.notes.clone().columns_and_others();
         if !columns.are_none() {
             tracing::info!(file = %path.display(), "{columns}");
         }

@@ -29,6 +29,8 @@ const NEEDED: [&str; 19] = [
     "options",
     "choices",
 ];
+/// Those that list answers.
+const CHOICES: [&str; 2] = ["choices", "options"];
 /// A column of the files of any kind, which tells a question from others.
 const ID: &str = "id";
 
@@ -46,8 +48,14 @@ pub(super) fn note(
     let is_unread =
         |(name, value): &(&String, &Value)| **name != ID && !own.contains(&name.as_str()) && is_filled(value);
     let found: Vec<(&String, &Value)> = row.iter().filter(is_unread).collect();
-    let texts = found.iter().filter(|(_, value)| has_text(value)).map(|(name, _)| *name);
-    let needed = texts.chain(unread.iter().map(|column| &column.name));
+    // What the question has already is in the prompt.
+    let asks = row.get(asked(kind, row)).and_then(Value::as_str).unwrap_or_default();
+    let is_missing = |(name, value): &&(&String, &Value)| {
+        let texts = if CHOICES.contains(&name.as_str()) { choices_of(value) } else { Vec::new() };
+        [texts, texts_of(value)].concat().iter().any(|text| !asks.contains(text))
+    };
+    let missing = found.iter().filter(is_missing).map(|(name, _)| *name);
+    let needed = missing.chain(unread.iter().map(|column| &column.name));
     if let Some(name) = needed.into_iter().find(|name| NEEDED.contains(&name.as_str())) {
         let asked = asked(kind, row);
         return Err(format!(
@@ -59,19 +67,25 @@ pub(super) fn note(
     Ok(())
 }
 
-/// Whether a value has a text, as that of an image's file; tables without types write numbers and booleans as texts.
-fn has_text(value: &Value) -> bool {
+/// Returns the texts in a value, as that of an image's file; tables without types write numbers and booleans as texts.
+fn texts_of(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => {
             let text = text.trim();
-            !text.is_empty()
-                && text.parse::<f64>().is_err()
-                && text.to_ascii_lowercase().parse::<bool>().is_err()
+            let is_word = text.parse::<f64>().is_err() && text.to_ascii_lowercase().parse::<bool>().is_err();
+            Some(text.to_owned()).filter(|text| !text.is_empty() && is_word).into_iter().collect()
         }
-        Value::Array(values) => values.iter().any(has_text),
-        Value::Object(values) => values.values().any(has_text),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        Value::Array(values) => values.iter().flat_map(texts_of).collect(),
+        Value::Object(values) => values.values().flat_map(texts_of).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
     }
+}
+
+/// Returns a list of choices as texts, also if they are numbers.
+fn choices_of(value: &Value) -> Vec<String> {
+    let text =
+        |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim().to_owned());
+    value.as_array().map(|values| values.iter().map(text).collect()).unwrap_or_default()
 }
 
 /// Returns the columns of a kind in its published files, but for [`ID`].
@@ -147,6 +161,12 @@ mod tests {
                 r#""support": 3, "image": false, "hint": "2.5", "context": [7], "instruction": "x""#,
                 "columns that are not read: `context` (2 records), `hint` (2 records), `image` (2 records), `instruction` (2 records), `support` (2 records)",
             ),
+            // They are in the prompt.
+            (
+                r#""prompt": "2+2?\nA. three\nB. four", "completion": " B""#,
+                r#""choices": ["three", "four"]"#,
+                "columns that are not read: `choices` (2 records)",
+            ),
         ] {
             assert_eq!(read(row, beside).as_deref(), Ok(told));
         }
@@ -157,6 +177,7 @@ mod tests {
             (arc, "support", r#"["x"]"#, "question"),
             (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", r#""x""#, "goal"),
             (prompted, "choices", r#"["x", "y"]"#, "prompt"),
+            (prompted, "options", "[4, 7]", "prompt"),
             (asked, "evidence", r#""x""#, "question"),
             (arc, "background", r#""x""#, "question"),
         ] {

@@ -116,6 +116,12 @@ impl Described {
         self.tokenizer.get_vocab(true).into_values().max()
     }
 
+    /// Returns the tokens that it adds to its vocabulary.
+    pub(super) fn added_names(&self) -> Vec<String> {
+        let added = self.tokenizer.get_added_tokens_decoder().into_values();
+        added.map(|token| token.content).collect()
+    }
+
     /// Returns its special tokens, by number.
     pub(super) fn special(&self) -> Vec<String> {
         let mut added: Vec<_> = self.tokenizer.get_added_tokens_decoder().into_iter().collect();

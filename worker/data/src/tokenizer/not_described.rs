@@ -43,6 +43,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn added_names(&self) -> Vec<String> {
+        match self.never {}
+    }
+
     pub(super) fn special(&self) -> Vec<String> {
         match self.never {}
     }

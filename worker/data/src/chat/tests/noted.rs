@@ -179,10 +179,14 @@ fn answers_without_an_end_that_is_trained_on_are_counted() {
 fn an_end_that_is_no_token_is_none() {
     let tokenizer = Fixture::read().tokenizer();
     let list = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"an answer"}]"#;
-    for (end, is_told) in
-        [("<|im_end|>", false), ("<|im_end|>\n", false), ("\n### End", true), ("</turn>", true)]
-    {
-        let chat = with(&CHATML.replace("</>", end));
+    for (end, is_told) in [
+        ("<|im_end|>", false),
+        ("<|im_end|></s>\n", false),
+        ("\n### End", true),
+        ("</turn>", true),
+        (" a", true),
+    ] {
+        let chat = Chat { added: tokenizer.added_names(), ..with(&CHATML.replace("</>", end)) };
         let notes = chat.encode(&messages(value(list)).unwrap(), &tokenizer).unwrap().notes.to_string();
         assert_eq!(notes.contains("no end token behind it"), is_told, "{end}: {notes}");
     }
@@ -244,7 +248,8 @@ fn completions_that_begin_within_a_token_or_of_which_the_end_alone_is_trained_on
 
 #[test]
 fn templates_and_variables_that_are_not_used_are_told() {
-    let reads = "{% if a is defined and not b is defined %}{% set b = 1 %}{% endif %}{{ b }}";
+    let reads = "{% if a is defined and not b is defined %}{% set b = 1 %}{% endif %}{{ b }}\
+                 {%- set d = d if d is defined else 2 %}{% for one in (e or [])[:1] %}{{ one }}{% endfor %}{{ e[:1] | length if e }}";
     let of = |variables: &str| {
         format!(r#"{{"messages":[{{"role":"assistant","content":"b"}}],"chat_template_kwargs":{variables}}}"#)
     };
@@ -255,6 +260,7 @@ fn templates_and_variables_that_are_not_used_are_told() {
             of(r#"{"c":1,"a":1,"messages_":0}"#),
             format!("{told}`c` (1 conversation), `messages_` (1 conversation)"),
         ),
+        (of(r#"{"d":1,"e":[1,2]}"#), String::new()),
         (of("null"), String::new()),
     ] {
         assert_eq!(notes_of(&with(&format!("{reads}{CHATML}")), &row, &Tokenizer::Bytes), expected);
