@@ -69,6 +69,37 @@ pub(super) fn without_arguments(messages: &[Message]) -> Option<Vec<Message>> {
     has_any.then_some(messages)
 }
 
+/// Returns the messages with a mark behind each text and number in their calls' arguments, and the message's index of each mark.
+pub(super) fn with_argument_marks(messages: &[Message]) -> (Vec<Message>, Vec<usize>) {
+    let mut places = Vec::new();
+    let messages = with_functions(messages, &mut |(at, _), function| {
+        let own = field(function, ARGUMENTS);
+        let is_object = own.kind() == ValueKind::Map;
+        is_object.then(|| replaced(function, ARGUMENTS, &marked(&own, at, &mut places)))
+    });
+    (messages, places)
+}
+
+/// Returns a value with marks, whose depth the parser has limited.
+fn marked(value: &Value, at: usize, places: &mut Vec<usize>) -> Value {
+    let items = || value.try_iter().into_iter().flatten();
+    match value.kind() {
+        ValueKind::Map => {
+            let pair = |key: Value| {
+                let own = value.get_item(&key).unwrap_or_default();
+                (key.as_str().unwrap_or_default().to_owned(), marked(&own, at, places))
+            };
+            Value::from_pairs(items().map(pair).collect::<Vec<_>>())
+        }
+        ValueKind::Seq => items().map(|own| marked(&own, at, places)).collect(),
+        ValueKind::String | ValueKind::Number => {
+            places.push(at);
+            Value::from(format!("{value}{MARK}{}{MARK}", places.len() - 1))
+        }
+        _ => value.clone(),
+    }
+}
+
 /// Returns a function's arguments that are a text with something in it.
 fn text_of(function: &Value) -> Option<String> {
     field(function, ARGUMENTS).as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::Value;
 
 use super::Chat;
-use super::arguments::{MARK, Place, marks, with_marks, without_arguments};
+use super::arguments::{MARK, Place, marks, with_argument_marks, with_marks, without_arguments};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
 use super::template::{not_read, some_not_read};
@@ -75,8 +75,17 @@ impl Chatted<'_> {
         let Some(emptied) = without_arguments(self.messages) else { return Ok(()) };
         let own = text.map_or_else(|| Ok(self.rendered(self.messages, false)?.text), Ok::<_, String>)?;
         match self.rendered(&emptied, false) {
-            Ok(without) if without.text == own => Err(not_read("arguments")),
-            _ => Ok(()),
+            Ok(without) if without.text == own => return Err(not_read("arguments")),
+            _ => {}
+        }
+        let (marked, places) = with_argument_marks(self.messages);
+        // A template may refuse marks.
+        let Ok(found) = self.rendered(&marked, false).map(|rendered| marks(&rendered.text)) else {
+            return Ok(());
+        };
+        match places.iter().enumerate().find(|(number, _)| !found.contains(number)) {
+            Some((_, at)) => Err(format!("message {}: {}", at + 1, some_not_read("arguments"))),
+            None => Ok(()),
         }
     }
 

@@ -51,12 +51,16 @@ pub(super) fn note(
     // What the question has already is in the prompt.
     let asks = row.get(asked(kind, row)).and_then(Value::as_str).unwrap_or_default();
     let is_missing = |(name, value): &&(&String, &Value)| {
-        let texts = if CHOICES.contains(&name.as_str()) { choices_of(value) } else { Vec::new() };
+        let texts = if CHOICES.contains(&name.to_ascii_lowercase().as_str()) {
+            choices_of(value)
+        } else {
+            Vec::new()
+        };
         [texts, texts_of(value)].concat().iter().any(|text| !asks.contains(text))
     };
     let missing = found.iter().filter(is_missing).map(|(name, _)| *name);
     let needed = missing.chain(unread.iter().map(|column| &column.name));
-    if let Some(name) = needed.into_iter().find(|name| NEEDED.contains(&name.as_str())) {
+    if let Some(name) = needed.into_iter().find(|name| NEEDED.contains(&name.to_ascii_lowercase().as_str())) {
         let asked = asked(kind, row);
         return Err(format!(
             "its `{name}` is in no prompt: write it into `{asked}`, or leave the column out if the question stands without it"
@@ -172,7 +176,7 @@ mod tests {
         }
         for (row, name, value, asked) in [
             (asked, "context", r#"{"titles": [], "texts": [["x"]]}"#, "question"),
-            (asked, "passage", r#""x""#, "question"),
+            (asked, "Passage", r#""x""#, "question"),
             (prompted, "system", r#""x""#, "prompt"),
             (arc, "support", r#"["x"]"#, "question"),
             (r#""goal": "g", "sol1": "a", "sol2": "b", "label": 1"#, "hint", r#""x""#, "goal"),

@@ -143,6 +143,21 @@ fn calls_that_a_template_does_not_read_are_bad_records() {
         "{reason}"
     );
     assert!(rendered(&names, &row(r#""tool_calls":[{"name":"f","arguments":{}}]"#)).is_ok());
+    let call = |arguments: &str| row(&format!(r#""tool_calls":[{{"name":"f","arguments":{arguments}}}]"#));
+    let printing =
+        |what: &str| with(&CHATML.replace("m.content", &format!("m.content ~ ({what} if m.tool_calls)")));
+    let some = "message 2: the chat template prints only some of its arguments";
+    for (what, arguments, told) in [
+        ("m.tool_calls[0].arguments.x", r#"{"x":"a","y":5}"#, some),
+        ("m.tool_calls[0].arguments.x", r#"{"x":"a","y":null}"#, ""),
+        ("m.tool_calls[0].arguments | join", r#"{"x":{"y":[1]}}"#, some),
+        ("m.tool_calls[0].arguments | tojson", r#"{"x":{"y":["a",1.5,true]},"z":"é"}"#, ""),
+        ("m.tool_calls[0] | tojson", r#"{"x":1}"#, ""),
+    ] {
+        let found = rendered(&printing(what), &call(arguments)).err().unwrap_or_default();
+        assert_eq!(found.is_empty(), told.is_empty(), "{what}: {found}");
+        assert!(found.starts_with(told), "{what}: {found}");
+    }
     assert_eq!(
         rendered(&reads, &row(r#""tool_calls":[{"name":"f"}]"#)).unwrap(),
         "<user>a</><assistant>b1</>"
