@@ -47,7 +47,7 @@ const BYTES_MAX: usize = 64;
 /// Most that are looked for in a template: models have some tens.
 pub(super) const MARKERS_MAX: usize = 256;
 
-/// Names of control tokens with their brackets, and what is noted of a text with one.
+/// Names of control tokens with their brackets, and the note on a text with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ControlTokens(HashMap<String, Note>);
 

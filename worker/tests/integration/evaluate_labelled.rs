@@ -35,7 +35,7 @@ fn results(checkpoint: &Path, arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Of a folder that transformers wrote, and of a run's: its checkpoint of adapters, what is exported of that, and the merged model.
+/// Of a folder that transformers wrote, and of a run's: its checkpoint of adapters, the export of that, and the merged model.
 #[test]
 fn accuracies_and_losses_are_those_of_transformers() {
     let Some(python) = python() else {

@@ -72,6 +72,11 @@ impl Chatted<'_> {
                 }
             }
         }
+        self.check_arguments(text)
+    }
+
+    /// Refuses calls whose arguments the text has in part, or not at all. `text`: that of the conversation, if it is known.
+    fn check_arguments(&self, text: Option<String>) -> Result<(), String> {
         let Some(emptied) = without_arguments(self.messages) else { return Ok(()) };
         let own = text.map_or_else(|| Ok(self.rendered(self.messages, false)?.text), Ok::<_, String>)?;
         match self.rendered(&emptied, false) {
@@ -120,8 +125,8 @@ impl Chatted<'_> {
         let (asked, unasked): (Vec<Key<'_>>, Vec<Key<'_>>) =
             fields.filter(|key| !CALLS.contains(&key.name)).partition(|key| self.is_asked(key));
         let unsure: Vec<Key<'_>> = asked.into_iter().filter(|key| !self.is_known(key, text)).collect();
-        let drops_reasoning =
-            (0..self.messages.len()).any(|at| REASONING.iter().any(|name| self.asked.has(at, name)));
+        let asks = |at| REASONING.iter().any(|name| self.asked.has(at, name));
+        let drops_reasoning = !unasked.is_empty() && (0..self.messages.len()).any(asks);
         for key in &unasked {
             notes.name(if drops_reasoning { key.unread() } else { Note::UnreadKeys }, key.name);
         }
@@ -195,7 +200,7 @@ impl Key<'_> {
         REASONING.contains(&self.name)
     }
 
-    /// Returns what it is that a template asks for and does not print: those that read reasoning drop that of earlier turns.
+    /// Returns the note on a key that a template asks for and does not print: templates that read reasoning drop it from earlier turns.
     fn unread(&self) -> Note {
         if self.is_reasoning() { Note::OmittedReasoning } else { Note::UnreadKeys }
     }

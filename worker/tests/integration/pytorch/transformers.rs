@@ -92,7 +92,7 @@ fn transformers_and_peft_open_what_runs_write_of_every_family_and_compute_the_sa
         let out = folder.path().join(format!("adapters-{case}"));
         export(&whole, &out, ExportType::F32, 1 << 30, |_, _| {}).unwrap();
         let again = open_model(&out, Some(&base)).unwrap();
-        assert!((again.spec, again.parameters) == given, "{case}: what is written leads back to its values");
+        assert!((again.spec, again.parameters) == given, "{case}: the written file leads back to its values");
         cases.push((case, json!({"folder": out, "base": base}), expected.tokens, expected.logits));
     }
     let written = cases.iter().map(|(_, folder, tokens, _)| {
