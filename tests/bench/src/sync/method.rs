@@ -47,7 +47,7 @@ const MUON: &str = "optimiser = \"muon\"\nmuon.scale = \"original\"\nmuon.learni
 
 /// Returns every preset, and two of them with Muon.
 pub fn presets() -> Vec<Method> {
-    let with_muon = [(SyncPreset::Auto, "auto with muon"), (SyncPreset::Dense, "dense with muon")];
+    let with_muon = [(SyncPreset::Auto, "auto with muon"), (SyncPreset::Dense, MUON_REFERENCE)];
     let with_muon = with_muon.map(|(preset, name)| Method {
         name,
         train: MUON,
@@ -56,6 +56,19 @@ pub fn presets() -> Vec<Method> {
         ..self::preset(preset)
     });
     SyncPreset::ALL.map(preset).into_iter().chain(with_muon).collect()
+}
+
+/// Name of the reference of methods with AdamW and SGD, and of PyTorch's.
+pub const REFERENCE: &str = "dense";
+/// That of methods with Muon.
+const MUON_REFERENCE: &str = "dense with muon";
+/// Every reference.
+pub const REFERENCES: [&str; 2] = [REFERENCE, MUON_REFERENCE];
+
+/// Returns the reference of a method: `dense` with the same optimiser.
+pub fn reference(name: &str) -> &'static str {
+    let has_muon = presets().iter().any(|method| method.name == name && method.train == MUON);
+    if has_muon { MUON_REFERENCE } else { REFERENCE }
 }
 
 /// Returns one preset.
@@ -138,5 +151,13 @@ mod tests {
         for preset in SyncPreset::ALL {
             assert_eq!(serde_json::json!(preset), name(preset));
         }
+    }
+
+    #[test]
+    fn methods_are_compared_with_dense_of_their_optimiser() {
+        let with_muon = ["muloco", "auto with muon", "dense with muon"];
+        assert!(with_muon.iter().all(|name| reference(name) == "dense with muon"));
+        assert!(["auto", "dense", "dgc", "PyTorch DDP f32"].iter().all(|name| reference(name) == "dense"));
+        assert!(REFERENCES.iter().all(|name| presets().iter().any(|method| method.name == *name)));
     }
 }

@@ -1,7 +1,8 @@
 //! Results of the runs of `quality`, over rates and seeds.
 
 use super::book::Book;
-use super::quality::{BENCH, REFERENCE, case_name};
+use super::method::REFERENCE;
+use super::quality::{BENCH, case_name};
 use crate::kit::figures::{Figure, figure};
 use crate::kit::stats::mean;
 

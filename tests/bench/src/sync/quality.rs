@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_emulator::LinkConfig;
 
-use super::method::{self, Method};
+use super::method::{self, Method, REFERENCE};
 use super::pace::{Look, Pace};
 use super::point::Point;
 use super::session::Session;
@@ -20,8 +20,6 @@ use crate::runs::training::{DEMO, Training};
 pub const BENCH: &str = "sync/quality";
 /// Name of the summary over rates and seeds.
 pub const FRONTIER: &str = "sync/frontier";
-/// Reference method.
-pub const REFERENCE: &str = "dense";
 /// Bits per parameter and step of the links for `auto`: those of 100, 10 and 1 Mbit/s for the model of `gpt`.
 pub const AUTO_BITS: [f64; 3] = [6.7, 0.67, 0.067];
 

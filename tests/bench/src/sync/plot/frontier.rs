@@ -7,8 +7,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::labels::{Area, SIZE_PX, beside};
 use super::palette::{self, GRID, INK, OURS, SURFACE};
 use crate::sync::book::Book;
+use crate::sync::method::REFERENCE;
 use crate::sync::point::Point;
-use crate::sync::quality::{AUTO_BITS, REFERENCE, auto_name};
+use crate::sync::quality::{AUTO_BITS, auto_name};
 
 const SIZE: (u32, u32) = (860, 500);
 /// Worse ones are drawn at the upper edge, with their figure.

@@ -37,9 +37,11 @@ pub fn whole(book: &Book) -> Option<String> {
                 writeln!(text, "{steps} steps at {rate_mbit} Mbit/s ({bits} bits a parameter and step):\n");
             let _ = writeln!(text, "{rows}");
         }
-        let dense = reference_loss(book, steps).filter(|_| !text.is_empty());
-        if let Some(loss) = dense {
-            let _ = writeln!(text, "`dense` without a link has {loss:.3} after {steps} steps.\n");
+        for reference in method::REFERENCES {
+            let dense = reference_loss(book, reference, steps).filter(|_| !text.is_empty());
+            if let Some(loss) = dense {
+                let _ = writeln!(text, "`{reference}` without a link has {loss:.3} after {steps} steps.\n");
+            }
         }
     }
     (!text.is_empty()).then_some(text)
@@ -82,7 +84,7 @@ fn row(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<[String;
     let case = case_name(method, rate_mbit, steps);
     if book.case(BENCH, &case).next().is_none() {
         // Measured if a run of this length without a link exists.
-        reference_loss(book, steps)?;
+        reference_loss(book, method::reference(method), steps)?;
         let shorter = shorter_over_the_limit(book, method, rate_mbit, steps)?;
         let mut row = <[String; HEAD.len()]>::default();
         (row[0], row[1]) = (method.to_owned(), format!("over the limit in {shorter} steps"));

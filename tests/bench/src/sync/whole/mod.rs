@@ -233,7 +233,8 @@ fn figures(case: &Case<'_>, measured: &Measured, local_step_s: f64, link: &LinkC
 fn tell(session: &mut Session, case: &Case<'_>) -> Result<()> {
     let name = case.name();
     let Some(loss) = session.book.value(BENCH, &name, "loss") else { return Ok(()) };
-    if !reference::measure_around(session, loss, case.steps)? {
+    let reference = method::reference(case.method);
+    if !reference::measure_around(session, reference, loss, case.steps)? {
         return Ok(());
     }
     let derived = compared(&session.book, case.method, case.rate_mbit, case.steps);
@@ -248,9 +249,15 @@ pub fn compared(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Vec<Fi
     else {
         return Vec::new();
     };
-    let over = reference_loss(book, steps).map(|dense| 100.0 * (loss / dense - 1.0));
-    let over = over.map(|value| figure("over_dense", value, "%"));
-    let takes = reference::known(book).takes(loss).map(|takes| {
+    let reference = method::reference(method);
+    let over = |metric, reference| {
+        let dense = reference_loss(book, reference, steps)?;
+        Some(figure(metric, 100.0 * (loss / dense - 1.0), "%"))
+    };
+    let over_adamw =
+        if reference == method::REFERENCE { None } else { over("over_adamw", method::REFERENCE) };
+    let over = over("over_dense", reference).into_iter().chain(over_adamw);
+    let takes = reference::known(book, reference).takes(loss).map(|takes| {
         let (metric, steps) = match takes {
             Takes::About(steps) => ("time_to_loss_share", steps),
             Takes::Fewer(steps) => ("time_to_loss_share_at_most", steps as f64),
@@ -258,5 +265,5 @@ pub fn compared(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Vec<Fi
         };
         figure(metric, steps * step_s / seconds, "ratio")
     });
-    over.into_iter().chain(takes).collect()
+    over.chain(takes).collect()
 }

@@ -74,7 +74,22 @@ fn a_case_is_compared_with_runs_without_a_link() {
     book.add(BENCH, "dense without a link, 750 steps", &[figure("loss", 1.7)]).unwrap();
     let figures = compared(&book);
     assert!((told(&figures, "over_dense").unwrap() - 100.0 / 15.0).abs() < 1e-9);
+    assert_eq!(told(&figures, "over_adamw"), None);
     // Half of the way between 750 and 1500 steps.
     let expected = 750.0 * 2f64.sqrt() * 0.05 / 150.0;
     assert!((told(&figures, "time_to_loss_share").unwrap() - expected).abs() < 1e-9);
+}
+
+#[test]
+fn a_method_with_muon_is_compared_with_dense_of_both_optimisers() {
+    let mut book = Book::open(None).unwrap();
+    let figure = |metric, value| Figure { metric, value, unit: "" };
+    let case = [figure("loss", 1.25), figure("seconds", 150.0), figure("local_step_s", 0.05)];
+    book.add(BENCH, &case_name("muloco", 10.0, 1500), &case).unwrap();
+    book.add(BENCH, "dense without a link, 1500 steps", &[figure("loss", 1.5)]).unwrap();
+    book.add(BENCH, "dense with muon without a link, 1500 steps", &[figure("loss", 1.25)]).unwrap();
+    let figures = compared(&book, "muloco", 10.0, 1500);
+    assert_eq!(told(&figures, "over_dense"), Some(0.0));
+    assert!((told(&figures, "over_adamw").unwrap() + 100.0 / 6.0).abs() < 1e-9);
+    assert_eq!(told(&figures, "time_to_loss_share"), Some(0.5));
 }
