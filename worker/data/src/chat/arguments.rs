@@ -13,7 +13,7 @@ use crate::repeated::repeated_key;
 
 const FUNCTION: &str = "function";
 const NAME: &str = "name";
-const ARGUMENTS: &str = "arguments";
+pub(super) const ARGUMENTS: &str = "arguments";
 /// Around the number of a call, or of a message.
 pub(super) const MARK: char = OTHERS[0];
 
@@ -69,7 +69,7 @@ pub(super) fn without_arguments(messages: &[Message]) -> Option<Vec<Message>> {
     has_any.then_some(messages)
 }
 
-/// Returns the messages with a mark behind each text and number in their calls' arguments, and the message's index of each mark.
+/// Returns the messages with a mark behind each text in their calls' arguments, and the message's index of each mark.
 pub(super) fn with_argument_marks(messages: &[Message]) -> (Vec<Message>, Vec<usize>) {
     let mut places = Vec::new();
     let messages = with_functions(messages, &mut |(at, _), function| {
@@ -92,7 +92,7 @@ fn marked(value: &Value, at: usize, places: &mut Vec<usize>) -> Value {
             Value::from_pairs(items().map(pair).collect::<Vec<_>>())
         }
         ValueKind::Seq => items().map(|own| marked(&own, at, places)).collect(),
-        ValueKind::String | ValueKind::Number => {
+        ValueKind::String => {
             places.push(at);
             Value::from(format!("{value}{MARK}{}{MARK}", places.len() - 1))
         }
@@ -132,13 +132,14 @@ pub(super) fn with_marks(messages: &[Message]) -> (Vec<Message>, Vec<(usize, Str
     (messages, places)
 }
 
-/// Returns the numbers of the marks in a text.
+/// Returns the numbers of the marks in a text, which JSON may have in ASCII.
 pub(super) fn marks(text: &str) -> BTreeSet<usize> {
-    text.split(MARK).filter_map(|part| part.parse().ok()).collect()
+    let escaped = format!("\\u{:04x}", u32::from(MARK));
+    text.split(MARK).flat_map(|part| part.split(&escaped)).filter_map(|part| part.parse().ok()).collect()
 }
 
 /// Returns messages with other functions in their calls. `None` keeps one.
-fn with_functions(
+pub(super) fn with_functions(
     messages: &[Message],
     change: &mut impl FnMut(Place<'_>, &Value) -> Option<Value>,
 ) -> Vec<Message> {
@@ -171,7 +172,7 @@ fn with_function(call: &Value, change: &mut impl FnMut(&Value) -> Option<Value>)
 }
 
 /// Returns an object with another value of a key.
-fn replaced(object: &Value, name: &str, value: &Value) -> Value {
+pub(super) fn replaced(object: &Value, name: &str, value: &Value) -> Value {
     let keys: Vec<Value> = object.try_iter().map(Iterator::collect).unwrap_or_default();
     let pair = |key: &Value| {
         let own = if key.as_str() == Some(name) { Ok(value.clone()) } else { object.get_item(key) };

@@ -11,6 +11,7 @@ mod extras;
 mod found;
 mod generation;
 mod held_out;
+mod leaves;
 mod message;
 mod noted;
 mod numbers;
@@ -48,7 +49,7 @@ use self::template::ChatTemplate;
 use super::{DataError, Tokenizer};
 
 /// Version of the preparation of conversations. A change of it gives new names in the cache.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// All that determines the rows of a source's conversations, besides the conversations and the tokenizer.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ use minijinja::Value;
 
 use super::Chat;
 use super::arguments::{MARK, Place, marks, with_argument_marks, with_marks, without_arguments};
+use super::leaves::{Leaf, leaves, with_leaf};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
 use super::template::{not_read, some_not_read};
@@ -16,6 +17,8 @@ use crate::notes::{Note, Notes};
 pub(super) const TRIED_MAX: usize = 64;
 /// Fewest bytes of reasoning that is found in the text.
 const REASONING_BYTES_MIN: usize = 32;
+/// In the place of a role, for values of arguments among the keys that are known to be read.
+const ARGUMENT: &str = "argument";
 /// Characters at the end of an answer by which it is found in the text.
 const TAIL_CHARACTERS: usize = 32;
 
@@ -79,19 +82,37 @@ impl Chatted<'_> {
     fn check_arguments(&self, text: Option<String>) -> Result<(), String> {
         let Some(emptied) = without_arguments(self.messages) else { return Ok(()) };
         let own = text.map_or_else(|| Ok(self.rendered(self.messages, false)?.text), Ok::<_, String>)?;
+        let in_part = |at: usize| Err(format!("message {}: {}", at + 1, some_not_read("arguments")));
         match self.rendered(&emptied, false) {
             Ok(without) if without.text == own => return Err(not_read("arguments")),
             _ => {}
         }
         let (marked, places) = with_argument_marks(self.messages);
         // A template may refuse marks.
-        let Ok(found) = self.rendered(&marked, false).map(|rendered| marks(&rendered.text)) else {
-            return Ok(());
-        };
-        match places.iter().enumerate().find(|(number, _)| !found.contains(number)) {
-            Some((_, at)) => Err(format!("message {}: {}", at + 1, some_not_read("arguments"))),
-            None => Ok(()),
+        if let Ok(rendered) = self.rendered(&marked, false) {
+            let found = marks(&rendered.text);
+            if let Some((_, at)) = places.iter().enumerate().find(|(number, _)| !found.contains(number)) {
+                return in_part(*at);
+            }
         }
+        let known = self.template.read_keys();
+        let new = leaves(self.messages).into_iter().filter(|leaf| !known.has(ARGUMENT, &leaf.signature()));
+        for leaf in new.take(TRIED_MAX) {
+            if !self.has_leaf(&own, &leaf) {
+                return in_part(leaf.at);
+            }
+            known.insert(ARGUMENT, &leaf.signature());
+        }
+        Ok(())
+    }
+
+    /// Whether the text is another one without a value of a call's arguments, and with another value in its place.
+    fn has_leaf(&self, own: &str, leaf: &Leaf) -> bool {
+        [None, Some(leaf.other())].into_iter().all(|value| {
+            let changed = self.rendered(&with_leaf(self.messages, leaf, value.as_ref()), false);
+            // A template may refuse the change.
+            changed.map_or(true, |rendered| rendered.text != own)
+        })
     }
 
     /// Returns the roles of the messages whose content a template has not printed as it is: templates pass over roles that they do not know, cut reasoning off, or
@@ -233,8 +254,12 @@ fn is_endless(messages: &[Message], trained: &str, added: &[String]) -> bool {
     if tail.trim().is_empty() || tail.ends_with('>') {
         return false;
     }
-    let Some(at) = trained.rfind(tail) else { return false };
-    let behind = trained[at + tail.len()..].trim_start();
-    let begins = |token: &String| !token.trim().is_empty() && behind.starts_with(token.trim());
-    behind.is_empty() || !added.is_empty() && !added.iter().any(begins)
+    let is_end = |behind: &str| {
+        let begins = |token: &String| !token.trim().is_empty() && behind.starts_with(token.trim());
+        !behind.is_empty() && (added.is_empty() || added.iter().any(begins))
+    };
+    // A short answer may also be in its end token.
+    let mut places =
+        trained.match_indices(tail).map(|(at, _)| trained[at + tail.len()..].trim_start()).peekable();
+    places.peek().is_some() && !places.any(is_end)
 }

@@ -124,7 +124,18 @@ impl Chatted<'_> {
         }
         let is_answer = messages[at].role == ASSISTANT;
         let start = match (at, header) {
-            (_, None) if is_answer => self.start_beside_another(at, &through)?,
+            (_, None) if is_answer => {
+                let start = self.start_beside_another(at, &through)?;
+                // Blanks behind the prompt are the model's to write.
+                let prompt = self.rendered(&messages[..at], false).ok().map(|before| before.text);
+                let prompt = prompt.filter(|prompt| through.starts_with(prompt)).map(|prompt| prompt.len());
+                let is_blank = |prompt: &usize| {
+                    start
+                        .and_then(|start| through.get(*prompt..start))
+                        .is_some_and(|own| own.trim().is_empty())
+                };
+                prompt.filter(is_blank).or(start)
+            }
             (0, Some(header)) if is_answer => {
                 // The answer may have it too.
                 let behind = self.start_beside_another(at, &through)?.unwrap_or_default();

@@ -208,6 +208,17 @@ fn messages_say_themselves_whether_they_are_trained_on() {
     }
 }
 
+/// As in Mistral's templates, which have no header of answers.
+#[test]
+fn blanks_between_a_prompt_and_its_answer_are_trained_on() {
+    let list = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]"#;
+    for (before, expected) in [(" ", " b</s>"), ("", "b</s>"), ("<header> ", "b</s>")] {
+        let template = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}HEADER{{ m.content }}</s>{% endif %}{% endfor %}";
+        let found = trained(&with(&template.replace("HEADER", before)), &messages(value(list)).unwrap());
+        assert_eq!(found.unwrap(), [expected.to_owned(), expected.replace('b', "d")], "{before:?}");
+    }
+}
+
 #[test]
 fn all_forms_of_records_are_the_same_conversation() {
     let rows = [

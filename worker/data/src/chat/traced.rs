@@ -9,7 +9,7 @@ use minijinja::value::{Enumerator, Object};
 use super::message::Message;
 
 /// Most names of keys that are known to be read; others are tried in each conversation.
-const READ_MAX: usize = 1 << 10;
+const READ_MAX: usize = 1 << 14;
 
 /// The keys that templates ask for, each with the index of its message.
 #[derive(Clone, Debug, Default)]

@@ -153,6 +153,22 @@ fn calls_that_a_template_does_not_read_are_bad_records() {
         ("m.tool_calls[0].arguments | join", r#"{"x":{"y":[1]}}"#, some),
         ("m.tool_calls[0].arguments | tojson", r#"{"x":{"y":["a",1.5,true]},"z":"é"}"#, ""),
         ("m.tool_calls[0] | tojson", r#"{"x":1}"#, ""),
+        (
+            "m.tool_calls[0].arguments | tojson",
+            r#"{"a":false,"b":0,"c":-1,"d":1e300,"e":[true,2.0],"f":0.5}"#,
+            "",
+        ),
+        ("m.tool_calls[0].arguments | tojson(ensure_ascii=True)", r#"{"city":"Oslo","x":"é"}"#, ""),
+        ("m.tool_calls[0].arguments | join(',')", r#"{"dry_run":true,"force":false}"#, some),
+        ("m.tool_calls[0].arguments.x", r#"{"x":true,"y":false}"#, some),
+        ("m.tool_calls[0].arguments.x | int", r#"{"x":3.75}"#, some),
+        ("m.tool_calls[0].arguments.x | int", r#"{"x":3}"#, ""),
+        ("(m.tool_calls[0].arguments.y or 'z') ~ m.tool_calls[0].arguments.x", r#"{"x":"a","y":0}"#, some),
+        (
+            "m.tool_calls[0].arguments.y ~ (m.tool_calls[0].arguments.x if m.tool_calls[0].arguments.x is not number)",
+            r#"{"x":5,"y":"a"}"#,
+            some,
+        ),
     ] {
         let found = rendered(&printing(what), &call(arguments)).err().unwrap_or_default();
         assert_eq!(found.is_empty(), told.is_empty(), "{what}: {found}");

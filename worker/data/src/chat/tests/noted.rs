@@ -178,7 +178,9 @@ fn answers_without_an_end_that_is_trained_on_are_counted() {
 #[test]
 fn an_end_that_is_no_token_is_none() {
     let tokenizer = Fixture::read().tokenizer();
-    let list = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"an answer"}]"#;
+    let list = |answer: &str| {
+        format!(r#"[{{"role":"user","content":"a"}},{{"role":"assistant","content":"{answer}"}}]"#)
+    };
     for (end, is_told) in [
         ("<|im_end|>", false),
         ("<|im_end|></s>\n", false),
@@ -187,8 +189,11 @@ fn an_end_that_is_no_token_is_none() {
         (" a", true),
     ] {
         let chat = Chat { added: tokenizer.added_names(), ..with(&CHATML.replace("</>", end)) };
-        let notes = chat.encode(&messages(value(list)).unwrap(), &tokenizer).unwrap().notes.to_string();
-        assert_eq!(notes.contains("no end token behind it"), is_told, "{end}: {notes}");
+        for answer in ["an answer", "d", "end", "e"] {
+            let list = messages(value(&list(answer))).unwrap();
+            let notes = chat.encode(&list, &tokenizer).unwrap().notes.to_string();
+            assert_eq!(notes.contains("no end token behind it"), is_told, "{answer}{end}: {notes}");
+        }
     }
 }
 
