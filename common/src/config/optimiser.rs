@@ -133,6 +133,8 @@ impl Optimiser {
 const MUON_ORIGINAL_RATE: f64 = 0.02;
 /// More do not make the update more orthogonal.
 const MUON_STEPS_MAX: u32 = 20;
+/// Most turns of `auto` with Muon: two bits a value then fit a link of 0.05 bits a parameter and step (decision 0106).
+const MUON_GROUPS: u32 = 40;
 /// Below 1.
 const BETA_MAX: f64 = 1.0 - f64::EPSILON;
 
@@ -158,8 +160,8 @@ pub(crate) fn given_keys(text: &str) -> BTreeSet<String> {
 }
 
 impl RunConfig {
-    /// Sets what follows from `sync.inner` and the optimiser unless it is given: one of them names Muon for both; and the warm-up of `auto` learns AdamW's second
-    /// moment, which Muon's matrices have not.
+    /// Sets what follows from `sync.inner` and the optimiser unless it is given. One of them names Muon for both. The warm-up of `auto` learns AdamW's second
+    /// moment, which Muon's matrices have not; and Muon's changes lose less by waiting for a turn than by fewer bits.
     pub(crate) fn with_optimiser(mut self, given: &BTreeSet<String>) -> Self {
         let is_free = |key: &str| !given.contains(key);
         let (sync, optimiser) = (&mut self.sync, &mut self.train.optimiser);
@@ -177,6 +179,12 @@ impl RunConfig {
             }
             if is_free("sync.warmup_share") {
                 sync.warmup_share = 0.0;
+            }
+            if is_free("sync.early_share") {
+                sync.early_share = 0.0;
+            }
+            if is_free("sync.groups") && sync.adapt && sync.every_max > sync.every {
+                sync.groups = MUON_GROUPS;
             }
         }
         self
@@ -394,6 +402,9 @@ mod tests {
             let config = with(text).unwrap();
             assert_eq!((config.train.optimiser, config.sync.inner), (optimiser, inner), "{text}");
             assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
+            let is_auto_with_muon = config.sync.preset == SyncPreset::Auto && inner == InnerRule::Muon;
+            let early = (config.sync.early_share, config.sync.groups);
+            assert_eq!(early == (0.0, MUON_GROUPS), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }
