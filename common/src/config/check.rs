@@ -309,6 +309,27 @@ mod tests {
                 "[sync]\npreset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 64\nerror_decay = 1\nrobust = \"trim\"",
                 "sync.robust",
             ),
+            (
+                "[sync]\npreset = \"dense\"\nselection = \"visible\"",
+                "sync.selection = visible: of a gradient",
+            ),
+            (
+                "[sync]\npreset = \"diloco\"\nselection = \"visible\"",
+                "sync.selection = visible: with momentum",
+            ),
+            (
+                "[sync]\npreset = \"sparse-local\"\nselection = \"visible\"",
+                "sync.selection = visible: changes wait",
+            ),
+            (
+                "[sync]\npreset = \"sparse-local\"\nselection = \"visible\"\nerror_decay = 1.0\nrandom_keep = 64",
+                "sync.selection = visible: changes are compared",
+            ),
+            ("[sync]\nselection = \"visible\"", "sync.selection"),
+            (
+                "[sync]\npreset = \"sparse-local\"\nselection = \"visible\"\nerror_decay = 1.0\nkeep = 5",
+                "sync.keep = 5: only selection = \"top-k\" and \"threshold\"",
+            ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
             ("[train]\nlabel_smoothing = 1.0", "train.label_smoothing"),
             ("[train]\ndropout = 1.0", "train.dropout"),

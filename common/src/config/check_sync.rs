@@ -27,6 +27,7 @@ impl SyncConfig {
         self.check_adapt()?;
         self.check_rank()?;
         self.check_chunks()?;
+        self.check_visible()?;
         self.check_losses()?;
         self.check_guard()?;
         self.check_deadline()?;
@@ -301,9 +302,30 @@ impl SyncConfig {
         Err(ConfigError::value("sync.transform", "dct", reason))
     }
 
+    /// The change of a parameter must be known where it is selected, and nothing may be lost.
+    fn check_visible(&self) -> Result<(), ConfigError> {
+        if self.selection != SelectionRule::Visible {
+            return Ok(());
+        }
+        let reason = if self.source != Source::Delta {
+            "of a gradient or momentum it is not known how far it moves a parameter: take source = \"delta\", or \"top-k\""
+        } else if self.outer_momentum != 0.0 {
+            "with momentum it is not known how far a change moves a parameter: take outer_momentum = 0, or \"top-k\""
+        } else if self.transform != Transform::None || self.random_keep < self.chunk {
+            "changes are compared with the parameters, and not after a transform or mask: leave that out, or take \"top-k\""
+        } else if self.error_decay != 1.0 {
+            "changes wait until they are large enough, and must not shrink: take error_decay = 1, or \"top-k\""
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.selection", "visible", reason))
+    }
+
     /// Unsent values must be kept, or sparse updates and signs lose most of the training.
     fn check_losses(&self) -> Result<(), ConfigError> {
-        let leaves_out = self.selects_values() || self.random_keep < self.chunk;
+        let leaves_out = self.selects_values()
+            || self.selection == SelectionRule::Visible
+            || self.random_keep < self.chunk;
         if (leaves_out || self.warmup_selects()) && !self.has_residual() {
             let reason = "what is not selected would be lost in every round: take more than 0, or selection = \"all\" and \
                           warmup_keep = chunk";

@@ -56,7 +56,7 @@ impl SyncConfig {
             (
                 !self.reads_keep(),
                 &["sync.keep"],
-                "with selection = \"all\" every value is sent: take selection = \"top-k\" or \"threshold\", or leave it out",
+                "only selection = \"top-k\" and \"threshold\" have a number of values: take one of them, or leave it out",
             ),
             (
                 self.result == ResultForm::Bundle,
@@ -168,7 +168,8 @@ impl SyncConfig {
     /// Whether selection or rounding leaves a residual, in the warm-up or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
-        let sends_all = !self.selects_values() && self.random_keep == self.chunk;
+        let selects = self.selects_values() || self.selection == SelectionRule::Visible;
+        let sends_all = !selects && self.random_keep == self.chunk;
         let is_exact =
             sends_all && self.values.is_exact() && self.transform == Transform::None && !self.adapt;
         let opens_exactly = self.warmup_values.is_exact() && !self.warmup_selects();
@@ -264,10 +265,10 @@ mod tests {
     #[test]
     fn a_key_that_nothing_reads_is_refused_by_name_with_what_would_read_it() {
         for (sync, words) in [
-            ("preset = \"dense\"\nkeep = 8", "sync.keep = 8: with selection = \"all\" every value is sent"),
+            ("preset = \"dense\"\nkeep = 8", "sync.keep = 8: only selection = \"top-k\" and \"threshold\""),
             (
                 "preset = \"cocktail\"\nselection = \"all\"\nkeep = 8",
-                "sync.keep = 8: with selection = \"all\"",
+                "sync.keep = 8: only selection = \"top-k\"",
             ),
             ("preset = \"dense\"\nwarmup_values = \"f16\"", "sync.warmup_values = f16: there is no warm-up"),
             ("preset = \"diloco\"\nwarmup_every = 5", "sync.warmup_every = 5: there is no warm-up"),

@@ -90,6 +90,8 @@ pub enum SelectionRule {
     Threshold,
     /// Columns with a gradient under `[train.sparse_backward]`, and all values outside product weights.
     Columns,
+    /// Changes that alter a parameter in bf16; smaller ones wait in error feedback (PULSE, 2602.03839).
+    Visible,
 }
 
 /// Transform before the selection.

@@ -148,6 +148,7 @@ impl Exchange {
             0 if sync.selection == SelectionRule::Columns => {
                 column_share(config, spec) * uplink(sync, 0).bits_per_value()
             }
+            0 if sync.selection == SelectionRule::Visible => visible_bits(sync),
             0 => uplink(sync, 0).bits_per_value(),
             rank => low_rank_bits(rank, spec),
         };
@@ -188,6 +189,16 @@ impl Exchange {
 }
 
 const F32_BITS: u32 = 32;
+
+/// Share of visible changes in fine-tuning, about (decision 0107).
+const VISIBLE_SHARE: f64 = 1.0 / 64.0;
+
+/// Bits of a parameter where visible changes are sent: their values, and the entropy of their positions.
+fn visible_bits(sync: &SyncConfig) -> f64 {
+    let keep = ((f64::from(sync.chunk) * VISIBLE_SHARE) as u32).max(1);
+    let about = Threshold { chunk: sync.chunk, keep };
+    CodecSpec::new(Selection::Threshold(about), sync.values).bits_per_value()
+}
 
 /// Bits of a value on its way between ranks, with its share of a scale.
 fn boundary_bits(format: ValueFormat) -> f64 {

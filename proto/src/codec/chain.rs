@@ -39,7 +39,7 @@ pub fn with_entropy_where_it_pays(spec: CodecSpec) -> CodecSpec {
 #[must_use]
 pub fn downlink(config: &SyncConfig) -> CodecSpec {
     let selection = match config.result {
-        ResultForm::Union => all_but_zeros(config.chunk),
+        ResultForm::Union => Threshold::all_but_zeros(config.chunk),
         ResultForm::Bundle | ResultForm::Mean => TopK::or_all(config.chunk, config.result_keep),
     };
     with_entropy_where_it_pays(CodecSpec::new(selection, config.result_values))
@@ -49,7 +49,7 @@ pub fn downlink(config: &SyncConfig) -> CodecSpec {
 #[must_use]
 pub fn warmup_downlink(config: &SyncConfig) -> CodecSpec {
     if config.result == ResultForm::Union && !config.opens_with_gradients() {
-        let chain = CodecSpec::new(all_but_zeros(config.chunk), config.warmup_values);
+        let chain = CodecSpec::new(Threshold::all_but_zeros(config.chunk), config.warmup_values);
         return with_entropy_where_it_pays(chain);
     }
     warmup(config)
@@ -74,11 +74,6 @@ pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
     let mut word = [0; 8];
     hasher.finalize_xof().fill(&mut word);
     u64::from_le_bytes(word)
-}
-
-/// Returns a threshold that drops zeros only.
-fn all_but_zeros(chunk: u32) -> Selection {
-    Threshold { chunk, keep: chunk }.into()
 }
 
 #[cfg(test)]

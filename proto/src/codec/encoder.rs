@@ -123,6 +123,30 @@ impl Encoder {
         Ok(())
     }
 
+    /// Appends the frame of C(`chosen`) to `out`, and adds `chosen` − decode(C(`chosen`)) to `waiting`. `seed` is as in
+    /// [`Encoder::encode`].
+    ///
+    /// # Errors
+    /// [`EncodeError`] if the lengths differ, the length is not permitted, or a value of `chosen` is not finite;
+    /// `waiting` and `out` are then unchanged.
+    pub fn encode_chosen(
+        &mut self,
+        seed: u64,
+        chosen: &[f32],
+        waiting: &mut [f32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        self.check_length(chosen.len())?;
+        if waiting.len() != chosen.len() {
+            return Err(EncodeError::ResidualLength { delta: chosen.len(), residual: waiting.len() });
+        }
+        self.check_magnitudes(chosen.len(), |index| chosen[index])?;
+        let values_start = self.write_frame(seed, chosen, out);
+        waiting.iter_mut().zip(chosen).for_each(|(waiting, chosen)| *waiting += chosen);
+        self.subtract_sent(&out[values_start..], waiting);
+        Ok(())
+    }
+
     /// Appends the frame of C(p) to `out`, where p = `residual`·`decay` + `update`, and returns p −
     /// decode(C(p)), in the encoder's number format. The result keeps as many columns of each matrix as
     /// `update` has: those with the largest sums of magnitudes. Selection and leading stage do not apply: the

@@ -12,6 +12,7 @@ use super::running::{Codec, Contributions, Rounds, Running, Stage};
 use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
 use crate::encode::compressor::{Job, Local};
+use crate::encode::visible::Base;
 
 /// A fragment and its updates from the site's members.
 pub type FragmentUpdates = (FragmentId, Vec<MemberUpdate>);
@@ -64,19 +65,26 @@ pub(super) fn compress(
     round: Round,
     wanted: &[FragmentUpdates],
 ) -> Result<Vec<Bytes>> {
-    let Running { codec: Codec { compressor, .. }, contributions, rounds, site, .. } = running;
+    let Running { codec: Codec { compressor, .. }, contributions, rounds, site, replica, .. } = running;
     let (Contributions { of_rounds, columns, .. }, layouts) = (contributions, &rounds.layouts);
+    let visible_rate = compressor.visible_rate(round);
     let mut jobs = Vec::with_capacity(wanted.len());
     for (fragment, updates) in wanted {
-        let len = layouts.of(round).range(*fragment).len();
+        let range = layouts.of(round).range(*fragment);
+        let len = range.len();
         if compressor.is_of_columns() {
             let own = columns.of(round, *fragment);
-            jobs.push(Job { fragment: *fragment, locals: sound_columns(round, len, own, updates) });
+            let locals = sound_columns(round, len, own, updates);
+            jobs.push(Job { fragment: *fragment, locals, base: None });
             continue;
         }
         let own = slice_of(of_rounds, layouts, round, *fragment);
         let joint = site.mean_of(round, *fragment);
-        jobs.push(Job { fragment: *fragment, locals: sound_updates(round, len, own, joint, updates) });
+        let parameters = replica.parameters().get(range);
+        let base = visible_rate.zip(parameters);
+        let base = base.map(|(learning_rate, parameters)| Base { parameters, learning_rate });
+        let locals = sound_updates(round, len, own, joint, updates);
+        jobs.push(Job { fragment: *fragment, locals, base });
     }
     let bodies = compressor.compress(round, &jobs).into_iter().zip(wanted);
     bodies.map(|(body, (fragment, _))| body.with_context(|| failed(round, *fragment))).collect()

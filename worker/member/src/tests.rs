@@ -177,7 +177,7 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);
-        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&values))] };
+        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&values))], base: None };
         compressor.compress(Round(round), &[job]).remove(0).unwrap()
     };
     compress(&mut compressor, 0);
@@ -210,7 +210,7 @@ fn chains_that_change_from_round_to_round_lose_nothing() {
         compressor.adapt(chain);
         let values: Vec<f32> =
             (0..VALUES as u64).map(|i| ((i * 5 + round * 3) % 23) as f32 / 7.0 - 1.5).collect();
-        let job = Job { fragment: FragmentId(0), locals: vec![(4, Local::Own(&values))] };
+        let job = Job { fragment: FragmentId(0), locals: vec![(4, Local::Own(&values))], base: None };
         let body = compressor.compress(Round(round), &[job]).remove(0).unwrap();
         let mut received = vec![0.0; VALUES];
         Decoder::new().decode_add(&body, VALUES, 1.0, &mut received).unwrap();
@@ -295,7 +295,7 @@ fn fragments_that_are_compressed_side_by_side_are_as_those_one_after_the_other()
             let bodies = compressors.each_mut().map(|compressor| {
                 let job = |fragment| {
                     let own = Local::Own(&values[layout.range(fragment)]);
-                    Job { fragment, locals: vec![(4, own)] }
+                    Job { fragment, locals: vec![(4, own)], base: None }
                 };
                 let jobs: Vec<Job<'_>> = layout.fragments().map(job).collect();
                 let bodies = compressor.compress(Round(round), &jobs);

@@ -118,6 +118,8 @@ macro_rules! registry {
                     $(SelectionRule::$rule => $rule::configured(config),)*
                     // Values outside these columns are all sent.
                     SelectionRule::Columns => Self::All,
+                    // Invisible values are zeros.
+                    SelectionRule::Visible => Threshold::all_but_zeros(config.chunk),
                 }
             }
 

@@ -38,6 +38,13 @@ pub struct Threshold {
     pub keep: u32,
 }
 
+impl Threshold {
+    /// Returns the selection of all values that are not zero.
+    pub(crate) fn all_but_zeros(chunk: u32) -> Selection {
+        Self { chunk, keep: chunk }.into()
+    }
+}
+
 impl From<Threshold> for Selection {
     fn from(rule: Threshold) -> Self {
         Self::Threshold(rule)

@@ -1,4 +1,4 @@
-//! Models and fine-tuning beside transformers and PEFT: steps of every family, loading, and two sites beside one.
+//! Models and fine-tuning beside transformers and PEFT: steps of every family, loading, two sites beside one, and visible changes beside all.
 
 mod cases;
 mod load;
@@ -16,7 +16,7 @@ use longhaul_tests::interrupt;
 use crate::kit::args::{Only, Python, Quick};
 use crate::kit::progress;
 
-/// Steps of every family and of adapters beside transformers and PEFT (--python), loading, and fine-tuning by two sites
+/// Steps of every family and of adapters beside transformers and PEFT (--python), loading, and fine-tuning by two sites: adapters, and visible changes of all weights
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -41,6 +41,7 @@ enum Part {
     Steps,
     Load,
     Sites,
+    Visible,
 }
 
 /// Measures each case in turns with the reference's process.
@@ -63,6 +64,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if wants(Part::Sites) {
         sites::run(&args.link, quick)?;
+    }
+    if wants(Part::Visible) {
+        sites::run_visible(quick)?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Adapters trained by two sites across a slow link, beside one site alone: whole runs of the real programs.
+//! Fine-tuning by two sites: adapters across a slow link, beside one site alone; and all weights in bf16, with visible changes beside all in eight bits. Whole runs of
+//! the real programs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +20,12 @@ use crate::runs::training::cluster_config;
 const LENGTH: u32 = 128;
 /// Sequences of a step.
 const BATCH: u32 = 16;
+/// Keys of `[train]` for adapters, and for all weights.
+const ADAPTERS: &str = "learning_rate = 2e-3\nlora.rank = 16";
+const ALL_WEIGHTS: &str = "learning_rate = 1e-5\nprecision = \"bf16\"\nwarmup_steps = 10";
+/// Keys of `[sync]` for changes of a step that are applied after the next one.
+const DELTAS: &str =
+    "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 1\noverlap = 1\nerror_decay = 1.0";
 /// More than a run takes.
 const RUN_MAX: Duration = Duration::from_secs(1200);
 
@@ -37,7 +44,7 @@ pub(super) fn run(link: &LinkConfig, quick: bool) -> Result<()> {
     let base = pretrained(folder.path(), base_steps)?;
     let tune = |sites: &[usize]| {
         progress(format!("{} sites ...", sites.len()));
-        tuned(&base, sites, link, steps)
+        tuned(&base, sites, link, steps, ADAPTERS, "")
     };
     let (one, two) = (tune(&[1])?, tune(&[1, 1])?);
     let recorder = Recorder::new("models/sites").with("steps", steps);
@@ -50,6 +57,29 @@ pub(super) fn run(link: &LinkConfig, quick: bool) -> Result<()> {
     recorder.print(case, "loss_one_site", one.loss, "nats");
     recorder.print(case, "loss_over_one_site", two.loss / one.loss, "");
     recorder.print(case, "wan_bytes", two.wan_bytes, "bytes");
+    Ok(())
+}
+
+/// Trains all weights with `train.precision = "bf16"`, at a rate of fine-tuning.
+pub(super) fn run_visible(quick: bool) -> Result<()> {
+    let (base_steps, steps) = if quick { (20, 40) } else { (300, 200) };
+    let folder = tempfile::tempdir().context("create a folder for the model")?;
+    progress("a model to start from ...");
+    let base = pretrained(folder.path(), base_steps)?;
+    let recorder = Recorder::new("models/visible").with("steps", steps);
+    let tune = |name, own: &str| -> Result<Ran> {
+        progress(format!("{name} ..."));
+        let sync = format!("{DELTAS}\n{own}");
+        let ran = tuned(&base, &[1, 1], &LinkConfig::default(), steps, ALL_WEIGHTS, &sync)?;
+        recorder.print(name, "loss", ran.loss, "nats");
+        recorder.print(name, "wan_bytes", ran.wan_bytes, "bytes");
+        Ok(ran)
+    };
+    let int8 = tune("all changes in int8", "selection = \"all\"\nvalues = \"int8\"")?;
+    let visible = tune("visible changes in bf16", "selection = \"visible\"\nvalues = \"bf16\"")?;
+    let case = "visible changes beside int8";
+    recorder.print(case, "bytes_ratio", int8.wan_bytes / visible.wan_bytes, "");
+    recorder.print(case, "loss_ratio", visible.loss / int8.loss, "");
     Ok(())
 }
 
@@ -73,8 +103,15 @@ fn pretrained(folder: &Path, steps: u64) -> Result<std::path::PathBuf> {
     Ok(longhaul_checkpoint::open_model(&checkpoints, None).context("open the trained model")?.path)
 }
 
-/// Trains adapters from the first step to the last.
-fn tuned(base: &Path, sites: &[usize], link: &LinkConfig, steps: u64) -> Result<Ran> {
+/// Trains from a model, from the first step to the last, with these lines of `[train]` and `[sync]`.
+fn tuned(
+    base: &Path,
+    sites: &[usize],
+    link: &LinkConfig,
+    steps: u64,
+    train: &str,
+    sync: &str,
+) -> Result<Ran> {
     let workers: usize = sites.iter().sum();
     let run = RunToml::new("tune")
         .workers(workers)
@@ -86,9 +123,9 @@ fn tuned(base: &Path, sites: &[usize], link: &LinkConfig, steps: u64) -> Result<
         .set("data.tokenizer", "bytes")
         .batch(BATCH)
         .set("train.micro_batch", 8)
-        .set("train.learning_rate", 2e-3)
         .set("train.evaluate_batches", 64)
-        .set("train.lora.rank", 16)
+        .lines("train", train)
+        .lines("sync", sync)
         .set("checkpoint.every_rounds", 0);
     let (mut cluster, folder) = start(run, sites, link)?;
     cluster.wait_for("the first steps", RUN_MAX, |status| cluster::training(status) == workers)?;

@@ -111,8 +111,10 @@ fn what_a_site_sends_and_keeps_is_the_mean_of_its_members() {
             update.for_each(|at, value| came_in[at] += weight * f64::from(value));
         }
         let locals = vec![(3, Local::Columns(own)), (1, Local::Columns(received))];
-        let body =
-            compressor.compress(Round(round), &[Job { fragment: FragmentId(0), locals }]).remove(0).unwrap();
+        let body = compressor
+            .compress(Round(round), &[Job { fragment: FragmentId(0), locals, base: None }])
+            .remove(0)
+            .unwrap();
         of_frame(&body, 16).unwrap().for_each(|at, value| sent[at] += f64::from(value));
     }
     compressor.columns()[&FragmentId(0)].for_each(|at, value| sent[at] += f64::from(value));
@@ -128,7 +130,10 @@ fn a_retracted_compression_leaves_the_columns_as_they_were() {
     let compress = |compressor: &mut Compressor, round: u64| {
         let update = gradient(round as usize, &[0, 3]).cut(0..16).unwrap();
         let locals = vec![(1, Local::Columns(update))];
-        compressor.compress(Round(round), &[Job { fragment: FragmentId(0), locals }]).remove(0).unwrap()
+        compressor
+            .compress(Round(round), &[Job { fragment: FragmentId(0), locals, base: None }])
+            .remove(0)
+            .unwrap()
     };
     compress(&mut compressor, 0);
     let before = compressor.columns().clone();
@@ -148,6 +153,7 @@ fn updates_of_other_matrices_are_not_added_up() {
     let mut compressor = compressor(&config.sync);
     let (own, other) = (gradient(0, &[1]).cut(0..16).unwrap(), gradient(0, &[1]).cut(1..17).unwrap());
     let locals = vec![(1, Local::Columns(own)), (1, Local::Columns(other))];
-    let refused = compressor.compress(Round(0), &[Job { fragment: FragmentId(0), locals }]).remove(0);
+    let refused =
+        compressor.compress(Round(0), &[Job { fragment: FragmentId(0), locals, base: None }]).remove(0);
     assert!(matches!(refused, Err(CompressError::Kinds)), "{refused:?}");
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::config::{Source, SyncConfig};
+use longhaul_common::config::{SelectionRule, Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{random_mask, seed_of, uplink, warmup};
 use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encoder, SpecError};
@@ -18,6 +18,7 @@ use crate::encode::error_feedback::ErrorFeedback;
 use crate::encode::mechanism::GaussianMechanism;
 use crate::encode::pool::CodecPool;
 use crate::encode::tiling::TILE_VALUES;
+use crate::encode::visible::Base;
 use crate::layouts::Layouts;
 
 /// Encodes the site's contributions, with a memory of unsent values for each fragment that this worker uploads.
@@ -58,6 +59,8 @@ struct ColumnMemories {
 struct Lane {
     encoder: Encoder,
     scratch: Vec<f32>,
+    /// Values that are visible in bf16.
+    visible: Vec<f32>,
     /// The frame under construction; a copy of exact length is sent.
     frame: Vec<u8>,
     /// For audited frames.
@@ -67,7 +70,7 @@ struct Lane {
 impl Lane {
     fn new(config: &SyncConfig) -> Result<Self, SpecError> {
         let (encoder, decoder) = (Encoder::new(uplink(config, 0))?, Decoder::default());
-        Ok(Self { encoder, scratch: Vec::new(), frame: Vec::new(), decoder })
+        Ok(Self { encoder, scratch: Vec::new(), visible: Vec::new(), frame: Vec::new(), decoder })
     }
 }
 
@@ -77,6 +80,8 @@ pub struct Job<'a> {
     pub fragment: FragmentId,
     /// In order of addition.
     pub locals: Vec<(u32, Local<'a>)>,
+    /// The fragment's parameters, where only visible changes are sent.
+    pub base: Option<Base<'a>>,
 }
 
 /// A member's update of one fragment.
@@ -305,13 +310,22 @@ impl Compressor {
         self.adapted = Some(chain);
     }
 
-    /// Returns the encoding of a round's contribution to a fragment; `None` for columns, whose number varies by step.
+    /// Returns the outer learning rate in a round that sends visible changes only.
+    #[must_use]
+    pub fn visible_rate(&self, round: Round) -> Option<f32> {
+        let is_visible = self.config.selection == SelectionRule::Visible;
+        let is_in_effect = is_visible && !self.layouts.schedule().is_warmup(round);
+        is_in_effect.then_some(self.config.outer_learning_rate)
+    }
+
+    /// Returns the encoding of a round's contribution to a fragment; `None` where the number of values varies by step.
     #[must_use]
     pub fn encoding(&self, round: Round, fragment: FragmentId) -> Option<Encoding> {
         let chain = self.chain(self.layouts.schedule().is_warmup(round), fragment);
         let [density, value_bits] =
             [chain.density(), chain.bits_per_kept_value()].map(|number| number as f32);
-        (!self.is_of_columns()).then_some(Encoding { density, value_bits })
+        let is_fixed = !self.is_of_columns() && self.visible_rate(round).is_none();
+        is_fixed.then_some(Encoding { density, value_bits })
     }
 
     fn chain(&self, is_warmup: bool, fragment: FragmentId) -> CodecSpec {
@@ -409,7 +423,7 @@ impl Task<'_> {
     }
 
     fn compress(&mut self) -> Result<Bytes, CompressError> {
-        let Lane { encoder, scratch, frame, decoder } = &mut *self.lane;
+        let Lane { encoder, scratch, visible, frame, decoder } = &mut *self.lane;
         encoder.set_spec(self.chain)?;
         if let Some(columns) = &mut self.columns {
             columns.compress(self.job, self.len, encoder, (self.seed, self.error_decay), frame)?;
@@ -426,7 +440,20 @@ impl Task<'_> {
             return Ok(Bytes::copy_from_slice(frame));
         };
         let (update, residual) = memory.accelerate(self.momentum, mean);
-        encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?;
+        match self.job.base {
+            None => encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?,
+            Some(base) => {
+                same_length(update.len(), self.len)?;
+                same_length(base.parameters.len(), self.len)?;
+                residual
+                    .iter_mut()
+                    .zip(update)
+                    .for_each(|(rest, value)| *rest = *rest * self.error_decay + value);
+                base.take_visible(residual, visible);
+                // The rounding of sent values joins those that wait.
+                encoder.encode_chosen(self.seed, visible, residual, frame)?;
+            }
+        }
         if self.is_audited {
             let books =
                 Books { before: &before.residual, decay: self.error_decay, added: update, left: residual };

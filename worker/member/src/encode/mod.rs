@@ -6,3 +6,4 @@ pub mod error_feedback;
 pub mod mechanism;
 pub mod pool;
 pub mod tiling;
+pub mod visible;

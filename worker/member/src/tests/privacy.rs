@@ -63,7 +63,7 @@ fn a_round_that_is_contributed_again_is_noisy_anew() {
         .unwrap()
         .with_mechanism(mechanism_of(config, Round(0)).unwrap());
     let mut contribution = || {
-        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&[0.25; 32]))] };
+        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&[0.25; 32]))], base: None };
         let body = compressor.compress(Round(0), &[job]).remove(0).unwrap();
         compressor.retract(Round(0), FragmentId(1));
         body

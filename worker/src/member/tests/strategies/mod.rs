@@ -8,7 +8,7 @@ mod gap;
 mod reference;
 mod toy;
 
-use longhaul_common::config::{LateRule, RunConfig, ValueFormat};
+use longhaul_common::config::{InnerRule, LateRule, MuonScale, RunConfig, ValueFormat};
 
 use self::Wrong::{Key, Rule};
 use self::gap::Gap;
@@ -22,6 +22,9 @@ const ROUNDED: Gap = Gap { full: 2e-5, trimmed: 2e-5 };
 /// on the other side. Its error is then a level's width or its own magnitude. This affects a few values per run, different ones on other processors,
 /// and must not affect many.
 const CODED: Gap = Gap { full: 2e-2, trimmed: 5e-4 };
+
+/// Rounding errors of f32 in an iteration that makes matrices orthogonal.
+const ITERATED: Gap = Gap { full: 2e-3, trimmed: 2e-3 };
 
 /// Factor by which a wrong reference must exceed the permitted gap, in many values.
 const TOLD_APART: f64 = 10.0;
@@ -180,6 +183,35 @@ fn sparse_local_with_unions_follows_the_reference() {
                 result = \"union\"\nresult_keep = 128\nresult_values = \"int4\"";
     let wrong = [Rule(Mistake::NoOwnerResidual), Rule(Mistake::FlushesUnions)];
     check(Toy { steps: 18, sync, ..DENSE }, CODED, &wrong);
+}
+
+/// Its changes are small beside the parameters, as in fine-tuning.
+#[test]
+fn visible_changes_follow_the_reference() {
+    let train = "learning_rate = 3e-5\nwarmup_steps = 2";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 0\nselection = \"visible\"\nvalues = \"bf16\"\nerror_decay = 1.0";
+    let wrong = [
+        Rule(Mistake::SeesAll),
+        Key(|run| run.sync.error_decay = 0.0),
+        Key(|run| run.sync.outer_learning_rate = 2.0),
+    ];
+    check(Toy { steps: 17, train, sync, ..DENSE }, CODED, &wrong);
+}
+
+/// Values cross in f32: two bits would turn the rounding of the iteration, which grows small singular values 500 times, into other levels.
+#[test]
+fn muloco_follows_the_reference() {
+    let train = "learning_rate = 3e-3\nwarmup_steps = 2\nmuon.learning_rate = 6e-3";
+    let sync = "preset = \"muloco\"\nevery = 3\nvalues = \"f32\"";
+    let wrong = [
+        Rule(Mistake::NoWeights),
+        Key(|run| run.sync.inner = InnerRule::Adamw),
+        Key(|run| run.sync.overlap = 0),
+        Key(|run| run.train.muon.as_mut().unwrap().momentum = 0.9),
+        Key(|run| run.train.muon.as_mut().unwrap().nesterov = false),
+        Key(|run| run.train.muon.as_mut().unwrap().scale = MuonScale::Original),
+    ];
+    check(Toy { steps: 11, train, sync, ..DENSE }, ITERATED, &wrong);
 }
 
 #[test]

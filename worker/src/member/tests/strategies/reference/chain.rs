@@ -27,6 +27,8 @@ pub enum Choice {
         keep: usize,
         of: Vec<bool>,
     },
+    /// These.
+    These(Vec<usize>),
 }
 
 /// The step before the selection.
@@ -93,6 +95,8 @@ impl Chain {
             SelectionRule::All | SelectionRule::Columns => Choice::All,
             SelectionRule::TopK => Choice::TopK { chunk: sync.chunk as usize, keep: sync.keep as usize },
             SelectionRule::Threshold => Choice::Largest(checked(sync, len, kept.unwrap())),
+            // `Sending` knows the parameters.
+            SelectionRule::Visible => Choice::These(Vec::new()),
         };
         Self { before, choice, values: sync.values }
     }
@@ -141,6 +145,7 @@ impl Choice {
                 .step_by(chunk)
                 .flat_map(|start| largest(start, len.min(start + chunk), keep))
                 .collect(),
+            Self::These(ref positions) => positions.clone(),
         }
     }
 
@@ -148,7 +153,7 @@ impl Choice {
         match *self {
             Self::All => LEVELS_OF_ALL,
             Self::TopK { keep, .. } => keep,
-            Self::Largest(_) | Self::Union { .. } => LEVELS_OF_SCATTERED,
+            Self::Largest(_) | Self::Union { .. } | Self::These(_) => LEVELS_OF_SCATTERED,
         }
     }
 }
@@ -169,4 +174,11 @@ fn checked(sync: &SyncConfig, len: usize, kept: usize) -> usize {
 fn each_tile(values: &[f64], tiles: usize, transform: fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let (tiled, rest) = values.split_at(tiles * TILE * TILE);
     tiled.chunks(TILE * TILE).flat_map(transform).chain(rest.iter().copied()).collect()
+}
+
+/// The positions at which θ − η·p is another number in bf16 than θ.
+pub fn visible(parameters: &[f64], rate: f64, p: &[f64]) -> Vec<usize> {
+    let bf16 = |value: f64| half::bf16::from_f32(value as f32);
+    let is_visible = |at: &usize| bf16(parameters[*at]) != bf16(parameters[*at] - rate * p[*at]);
+    (0..p.len()).filter(is_visible).collect()
 }

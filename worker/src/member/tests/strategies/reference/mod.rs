@@ -5,6 +5,7 @@ mod adamw;
 mod chain;
 mod dct;
 mod low_rank;
+mod muon;
 mod sending;
 mod tensors;
 mod values;
@@ -42,6 +43,8 @@ pub enum Mistake {
     NoLowRankResidual,
     /// All contributions have equal weight.
     NoWeights,
+    /// Changes are sent that bf16 does not show.
+    SeesAll,
 }
 
 /// The course of a run.
@@ -186,7 +189,7 @@ impl Reference {
                 let mut state = self.members[at].clone();
                 match self.config.sync.inner {
                     InnerRule::Adamw => state.adamw(&self.rules(step), &gradient),
-                    InnerRule::Muon => panic!("the rules of optimisers are compared in the engine"),
+                    InnerRule::Muon => state.muon(&self.rules(step), &gradient),
                     InnerRule::FrozenAdamw => {
                         let limit = self.config.train.gradient_clip * (self.members.len() as f64).sqrt();
                         state.frozen(&self.rules(step), &clipped(&gradient, limit));
@@ -227,7 +230,7 @@ impl Reference {
         };
         let mean = match self.low_rank.as_mut().filter(|_| !is_warmup) {
             Some(low_rank) => low_rank.step(&self.tensors, &self.sending.weights, &updates),
-            None => self.sending.exchange(round, is_warmup, &due_fragments, &updates),
+            None => self.sending.at(&self.global).exchange(round, is_warmup, &due_fragments, &updates),
         };
         if let Some(low_rank) =
             self.low_rank.as_mut().filter(|_| self.mistake == Some(Mistake::NoLowRankResidual))

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use longhaul_common::config::{ResultForm, RunConfig, Source, SyncConfig, Transform};
+use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, Source, SyncConfig, Transform};
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::chain::seed_of;
 
-use super::chain::Chain;
+use super::chain::{Before, Chain, Choice, visible};
 use super::tensors::{TILE, TensorAt, tiled_order};
 use super::{KeptIndices, Mistake};
 use longhaul_member::testing::RUN;
@@ -24,6 +24,8 @@ pub struct Sending {
     velocities: Vec<Vec<f64>>,
     /// The owners' unpublished remainder.
     owner: Vec<f64>,
+    /// θ_g at the contribution.
+    global: Vec<f64>,
 }
 
 impl Sending {
@@ -49,12 +51,19 @@ impl Sending {
             residuals: vec![zeros.clone(); members],
             velocities: vec![zeros.clone(); members],
             owner: zeros,
+            global: Vec::new(),
         }
     }
 
     /// Drops the remainders of the warm-up.
     pub fn forget(&mut self) {
         self.residuals.iter_mut().chain([&mut self.owner]).for_each(|residual| residual.fill(0.0));
+    }
+
+    /// Sets the parameters that updates are compared with.
+    pub fn at(&mut self, global: &[f64]) -> &mut Self {
+        self.global = global.to_vec();
+        self
     }
 
     /// The mean of the updates as all members receive it; zero where nothing is due.
@@ -129,7 +138,15 @@ impl Sending {
         let (residual, decay) =
             (&mut self.residuals[member][range.clone()], f64::from(self.sync.error_decay));
         let p: Vec<f64> = residual.iter().zip(update).map(|(rest, x)| decay * rest + x).collect();
-        let sent = chain.of(&p);
+        let is_visible = self.sync.selection == SelectionRule::Visible && !is_warmup;
+        let sent = if is_visible {
+            let seen = visible(&self.global[range.clone()], f64::from(self.sync.outer_learning_rate), &p);
+            let all = (0..p.len()).filter(|at| p[*at] != 0.0).collect();
+            let choice = Choice::These(if self.mistake == Some(Mistake::SeesAll) { all } else { seen });
+            Chain { choice, before: Before::Nothing, values: chain.values }.of(&p)
+        } else {
+            chain.of(&p)
+        };
         for ((rest, p), sent) in residual.iter_mut().zip(&p).zip(&sent.values) {
             *rest = p - sent;
         }

@@ -10,10 +10,12 @@ pub struct TensorAt {
     pub range: Range<usize>,
     /// Rows and columns of a matrix.
     pub shape: Option<[usize; 2]>,
+    /// Inputs and outputs of a product within a block, whose weight it is.
+    pub product: Option<[u64; 2]>,
 }
 
 pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
-    let mut end = 0;
+    let (mut end, products) = (0, spec.hidden_products());
     let tensor = |parameter: longhaul_common::model::ParameterSpec| {
         let start = end;
         end += parameter.count() as usize;
@@ -21,7 +23,9 @@ pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
             [rows, columns] => Some([rows as usize, columns as usize]),
             _ => None,
         };
-        TensorAt { range: start..end, shape }
+        let product = products.iter().find(|product| product.weight == parameter.name);
+        let product = product.map(|product| [product.inputs, product.outputs]);
+        TensorAt { range: start..end, shape, product }
     };
     spec.parameters().into_iter().map(tensor).collect()
 }
