@@ -23,6 +23,8 @@ const NAME_CHARACTERS_MAX: usize = 40;
 pub(super) enum Note {
     /// A line of a plain text ends with CR alone.
     LoneReturns,
+    /// A character of a plain text is NUL.
+    Nuls,
     /// A text contains the separator.
     Separators,
     /// A first line counts as a record, but looks like column names.
@@ -200,6 +202,13 @@ impl fmt::Display for Told<'_> {
                 "{} {} with CR alone, which stays a character: `tr '\\r' '\\n' < IN > OUT` makes line feeds of them, where no line ends with CR LF",
                 counted(*count, "line"),
                 verb("ends", "end")
+            ),
+            Note::Nuls => write!(
+                f,
+                "{} {} NUL, as in UTF-16 without a byte order mark, and {}: `tr -d '\\0' < IN > OUT` takes them out",
+                counted(*count, "character"),
+                verb("is", "are"),
+                verb("stays", "stay")
             ),
             Note::Separators => write!(
                 f,

@@ -169,6 +169,8 @@ impl Piece {
         // In other formats these belong to the record.
         if recipe.format == DataFormat::Text {
             notes.note(Note::LoneReturns, self.lone_returns(), String::new);
+            let nuls = self.texts().map(|text| memchr::memchr_iter(0, text.as_bytes()).count() as u64).sum();
+            notes.note(Note::Nuls, nuls, String::new);
         }
         let separator = recipe.separator.as_str();
         if !separator.trim().is_empty() {

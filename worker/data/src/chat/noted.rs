@@ -258,8 +258,8 @@ fn is_endless(messages: &[Message], trained: &str, added: &[String]) -> bool {
         let begins = |token: &String| !token.trim().is_empty() && behind.starts_with(token.trim());
         !behind.is_empty() && (added.is_empty() || added.iter().any(begins))
     };
-    // A short answer may also be in its end token.
+    // A short answer may also be in its end token, and a repetitive one overlap itself.
     let mut places =
-        trained.match_indices(tail).map(|(at, _)| trained[at + tail.len()..].trim_start()).peekable();
+        trained.rmatch_indices(tail).map(|(at, _)| trained[at + tail.len()..].trim_start()).peekable();
     places.peek().is_some() && !places.any(is_end)
 }

@@ -1,8 +1,12 @@
-//! Content absent from valid texts: zeros of an incompletely written file, and letters of a seven-bit encoding, which are also valid UTF-8.
+//! Content absent from valid texts: zeros of an incompletely written file, and letters of UTF-16 or a seven-bit encoding, which are also valid UTF-8.
 
 /// Consecutive zeros that rule out text.
 const ZEROS: [u8; 16] = [0; 16];
 const ZEROS_TOLD: &str = "it has zeros in a row, as in an incomplete download: fetch it again";
+
+/// Fewest zeros that tell UTF-16: those of its blanks, among letters below U+0780.
+const UTF_16_ZEROS_MIN: usize = 8;
+const UTF_16: &str = "text in UTF-16 without a byte order mark, as all zeros are at every other byte: convert it (`iconv -f UTF-16LE -t UTF-8 IN > OUT`, or UTF-16BE)";
 
 /// Message for ISO 2022, found by its shifts to two-byte characters.
 const ISO_2022: &str = "text in ISO-2022, an encoding of seven bits: convert it, for Japanese with `iconv -f ISO-2022-JP -t UTF-8 IN > OUT`";
@@ -18,7 +22,18 @@ pub(super) fn found_in(text: &str) -> Option<(usize, &'static str)> {
     if let Some(at) = memchr::memmem::find(bytes, &ZEROS) {
         return Some((at, ZEROS_TOLD));
     }
+    if let Some(at) = utf_16(bytes) {
+        return Some((at, UTF_16));
+    }
     memchr::memchr_iter(0x1b, bytes).find(|&at| is_shift(&bytes[at + 1..])).map(|at| (at, ISO_2022))
+}
+
+/// Returns the first zero of a text whose zeros are all at odd or all at even places, if there are enough.
+fn utf_16(bytes: &[u8]) -> Option<usize> {
+    let mut zeros = memchr::memchr_iter(0, bytes);
+    let first = zeros.next()?;
+    let alike = zeros.try_fold(1, |count, at| (at % 2 == first % 2).then_some(count + 1));
+    alike.filter(|count| *count >= UTF_16_ZEROS_MIN).map(|_| first)
 }
 
 /// Returns a record's text, or refuses such content.
@@ -117,6 +132,11 @@ mod tests {
     fn zeros_and_shifts_of_iso_2022_are_in_no_text() {
         for (text, at) in [
             ("one\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0two", 3),
+            (
+                "\x16\x045\x04=\x040\x04 \0C\x047\x04 \0=\x040\x04 \0;\x040\x04\n\0a\x04 \0b\x04 \0c\x04 \0d\x04 \0",
+                9,
+            ),
+            ("\0a\0b\0c\0d\0e\0f\0g\0h", 0),
             ("\x1b$B$3$s\x1b(B", 0),
             ("a \x1b$(D\"/\x1b(B", 2),
             ("\x1b$)C\x0e0!\x0f", 0),
@@ -126,6 +146,8 @@ mod tests {
         for text in [
             "",
             "one\0two",
+            "a\0b\0c\0d\0e\0f\0g\0",
+            "one\0two\0three\0four\0five\0six\0seven\0eight\0nine\0",
             "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             "\x1b[31mred\x1b[0m",
             "\x1b(B",

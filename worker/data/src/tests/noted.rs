@@ -47,6 +47,14 @@ fn lines_of_plain_texts_that_end_with_cr_alone_are_counted_and_stay() {
 }
 
 #[test]
+fn nuls_of_plain_texts_are_counted_and_stay() {
+    for (content, count) in [("one\0two\n", 1), ("\0\0\n", 2), ("one\n", 0)] {
+        let (found, told, _) = noted("a.txt", content.as_bytes(), "", "path = \"a.txt\"", Note::Nuls);
+        assert_eq!((found, told.contains("NUL, as in UTF-16")), (count, count > 0), "{content:?}: {told}");
+    }
+}
+
+#[test]
 fn texts_with_the_separator_within_are_counted_and_the_first_is_shown() {
     let end = "separator = \"(end)\"\n";
     for (name, content, lines, keys, count) in [

@@ -189,7 +189,8 @@ fn an_end_that_is_no_token_is_none() {
         (" a", true),
     ] {
         let chat = Chat { added: tokenizer.added_names(), ..with(&CHATML.replace("</>", end)) };
-        for answer in ["an answer", "d", "end", "e"] {
+        let repetitive = ["word"; 20].join(" ");
+        for answer in ["an answer", "d", "end", "e", repetitive.as_str()] {
             let list = messages(value(&list(answer))).unwrap();
             let notes = chat.encode(&list, &tokenizer).unwrap().notes.to_string();
             assert_eq!(notes.contains("no end token behind it"), is_told, "{answer}{end}: {notes}");
