@@ -36,6 +36,11 @@ pub struct RoundSchedule {
     pub changes: Changes,
 }
 
+/// Least fragments of each of more groups than [`TURNS_OF_FEW_FRAGMENTS`].
+const FRAGMENTS_OF_A_TURN: u32 = 4;
+/// Groups of any model with as many fragments.
+const TURNS_OF_FEW_FRAGMENTS: u32 = 5;
+
 impl RoundSchedule {
     /// Returns the number of rounds of the run.
     #[must_use]
@@ -216,10 +221,10 @@ impl RoundSchedule {
     }
 
     /// Returns the schedule for a model of `fragments`, with at most as many groups, so that no round is
-    /// empty.
+    /// empty; and more than five only if each has four fragments, so that their owners share a round's work.
     #[must_use]
     pub fn for_fragments(self, fragments: u32) -> Self {
-        let most = fragments.max(1);
+        let most = (fragments / FRAGMENTS_OF_A_TURN).max(TURNS_OF_FEW_FRAGMENTS).min(fragments.max(1));
         let changes = self.changes.map(|pace| Pace { groups: pace.groups.min(most), ..pace });
         Self { groups: self.groups.min(most), changes, ..self }
     }
@@ -289,6 +294,11 @@ mod tests {
         assert_eq!(schedule.next_due(Round(2), FragmentId(0)), Round(4));
         assert_eq!(schedule.next_due(Round(4), FragmentId(0)), Round(4));
         assert_eq!(schedule.for_fragments(2).groups, 2);
+        let many = RoundSchedule { groups: 40, ..schedule };
+        assert_eq!(
+            [1, 3, 16, 45, 159, 1000].map(|count| many.for_fragments(count).groups),
+            [1, 3, 5, 11, 39, 40]
+        );
     }
 
     const STEADY: RoundSchedule = RoundSchedule {

@@ -133,8 +133,10 @@ impl Optimiser {
 const MUON_ORIGINAL_RATE: f64 = 0.02;
 /// More do not make the update more orthogonal.
 const MUON_STEPS_MAX: u32 = 20;
-/// Most turns of `auto` with Muon: two bits a value then fit a link of 0.05 bits a parameter and step (decision 0106).
-const MUON_GROUPS: u32 = 40;
+/// Most steps between two exchanges of a fragment by `auto` with Muon: two bits a value then fit a link of 0.05 bits a parameter and step (decision 0106).
+const MUON_TURN_STEPS: u32 = 40;
+/// Values of a fragment of `auto` with Muon, so that each of many turns has several, of different owners.
+const MUON_FRAGMENT_VALUES: u32 = 8192;
 /// Below 1.
 const BETA_MAX: f64 = 1.0 - f64::EPSILON;
 
@@ -180,11 +182,15 @@ impl RunConfig {
             if is_free("sync.warmup_share") {
                 sync.warmup_share = 0.0;
             }
-            if is_free("sync.early_share") {
+            if is_free("sync.early_share") && sync.adapt {
                 sync.early_share = 0.0;
             }
             if is_free("sync.groups") && sync.adapt && sync.every_max > sync.every {
-                sync.groups = MUON_GROUPS;
+                let turns = u64::from(MUON_TURN_STEPS) / sync.every.max(1);
+                sync.groups = sync.groups.max(u32::try_from(turns).unwrap_or(MUON_TURN_STEPS));
+                if is_free("sync.fragment_values") && is_free("sync.chunk") {
+                    sync.fragment_values = MUON_FRAGMENT_VALUES;
+                }
             }
         }
         self
@@ -373,6 +379,25 @@ mod tests {
     }
 
     #[test]
+    fn turns_of_auto_with_muon_follow_the_steps_between_rounds() {
+        for (keys, groups, early_share) in [
+            ("", 40, 0.0),
+            ("every = 4", 10, 0.0),
+            ("every = 10", 5, 0.0),
+            ("every_max = 1", 5, 0.0),
+            ("groups = 3", 3, 0.0),
+            ("early_share = 0.1", 40, 0.1),
+            ("adapt = false", 5, 0.2),
+        ] {
+            let config = with(&format!("[train]\noptimiser = \"muon\"\n[sync]\n{keys}")).unwrap();
+            assert_eq!((config.sync.groups, config.sync.early_share), (groups, early_share), "{keys}");
+            let has_turns = groups > 5 || keys == "every = 10";
+            assert_eq!(config.sync.fragment_values == 8192, has_turns, "{keys}");
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{keys}");
+        }
+    }
+
+    #[test]
     fn muon_is_named_once_and_auto_needs_no_warmup_with_it() {
         for (text, optimiser, inner, warmup) in [
             ("[sync]\npreset = \"muloco\"", Optimiser::Muon, InnerRule::Muon, 0),
@@ -404,7 +429,7 @@ mod tests {
             assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
             let is_auto_with_muon = config.sync.preset == SyncPreset::Auto && inner == InnerRule::Muon;
             let early = (config.sync.early_share, config.sync.groups);
-            assert_eq!(early == (0.0, MUON_GROUPS), is_auto_with_muon, "{text}: {early:?}");
+            assert_eq!(early == (0.0, 40), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }

@@ -239,7 +239,8 @@ sync_keys! {
     every: u64,
     /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` stays fixed too.
     every_max: u64,
-    /// Groups of fragments that take turns, one per round. Each fragment is exchanged every `every`·`groups` steps.
+    /// Groups of fragments that take turns, one per round. Each fragment is exchanged every `every`·`groups` steps. More than 5 only with four fragments each.
+    /// `adapt`: at most as many.
     groups: u32,
     /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`.
     overlap: u64,

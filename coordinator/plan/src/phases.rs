@@ -96,6 +96,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         turns,
         exchanges: 1.0,
         most_bits: sync.adapt.then_some(sync.bits_max / turns),
+        turns_least: turns,
         ..*steady
     }
 }

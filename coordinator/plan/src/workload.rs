@@ -60,6 +60,8 @@ pub struct Exchange {
     pub exchanges: f64,
     /// Where bits follow the link: at most so many, of a parameter and in a step. None: they are as they are.
     pub most_bits: Option<f64>,
+    /// Where turns follow the link: at least so many steps in which all of the model is exchanged once. Otherwise as `turns`.
+    pub turns_least: f64,
     /// Cost of coding contributions.
     pub up: ChainCost,
     /// and of results that are encoded again.
@@ -69,6 +71,11 @@ pub struct Exchange {
     /// Values of a fragment.
     pub fragment_values: f64,
 }
+
+/// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
+pub const BITS_OF_A_TURN: f64 = 2.02;
+/// Fewest turns where no cores are idle: the codec's work on more of the model after each step would slow the next one down (`docs/decisions/0012-pace.md`).
+pub const TURNS_OF_BUSY_CORES: u32 = 5;
 
 impl Workload {
     /// Work of a run with a vocabulary of this size.
@@ -143,13 +150,14 @@ impl Exchange {
         let sync = &config.sync;
         let (every, groups) = (sync.every as f64, f64::from(sync.groups));
         let turns = every * groups;
+        let follows = sync.adapt && sync.every_max > sync.every;
+        let turns_least = if follows { every * groups.min(f64::from(TURNS_OF_BUSY_CORES)) } else { turns };
         let up = match sync.rank {
             _ if sync.adapt => sync.bits_min,
             0 if sync.selection == SelectionRule::Columns => {
                 column_share(config, spec) * uplink(sync, 0).bits_per_value()
             }
-            0 if sync.selection == SelectionRule::Visible => visible_bits(sync),
-            0 => uplink(sync, 0).bits_per_value(),
+            0 => chain_about(sync, 0).bits_per_value(),
             rank => low_rank_bits(rank, spec),
         };
         let coded = match sync.rank {
@@ -171,9 +179,10 @@ impl Exchange {
             every,
             turns,
             exchanges: f64::from(sync.exchanges()),
-            most_bits: sync.adapt.then_some(sync.bits_max / turns),
+            most_bits: sync.adapt.then_some(sync.bits_max / turns_least),
+            turns_least,
             // Whether there is a transform matters, and not of how much.
-            up: if sync.adapt { ChainCost::of_bits(up) } else { ChainCost::of(&uplink(sync, 1)) },
+            up: if sync.adapt { ChainCost::of_bits(up) } else { ChainCost::of(&chain_about(sync, 1)) },
             down: if sync.adapt { ChainCost::of_bits(down) } else { ChainCost::of(&downlink(sync)) },
             coded,
             fragment_values: f64::from(sync.fragment_values),
@@ -183,8 +192,9 @@ impl Exchange {
     /// With as many bits of a parameter in a step, both ways, where they follow the link.
     #[must_use]
     pub fn with_bits(self, bits: f64) -> Self {
-        let cost = ChainCost::of_bits(bits * self.turns);
-        Self { up_bits: bits, down_bits: bits, up: cost, down: cost, ..self }
+        let turns = (BITS_OF_A_TURN / bits).clamp(self.turns_least, self.turns);
+        let cost = ChainCost::of_bits(bits * turns);
+        Self { up_bits: bits, down_bits: bits, up: cost, down: cost, turns, ..self }
     }
 }
 
@@ -193,11 +203,14 @@ const F32_BITS: u32 = 32;
 /// Share of visible changes in fine-tuning, about (decision 0107).
 const VISIBLE_SHARE: f64 = 1.0 / 64.0;
 
-/// Bits of a parameter where visible changes are sent: their values, and the entropy of their positions.
-fn visible_bits(sync: &SyncConfig) -> f64 {
+/// The chain from a site, about: how many changes are visible is known only to members.
+fn chain_about(sync: &SyncConfig, tiles: u32) -> CodecSpec {
+    let chain = uplink(sync, tiles);
+    if sync.selection != SelectionRule::Visible {
+        return chain;
+    }
     let keep = ((f64::from(sync.chunk) * VISIBLE_SHARE) as u32).max(1);
-    let about = Threshold { chunk: sync.chunk, keep };
-    CodecSpec::new(Selection::Threshold(about), sync.values).bits_per_value()
+    CodecSpec { selection: Selection::Threshold(Threshold { chunk: sync.chunk, keep }), ..chain }
 }
 
 /// Bits of a value on its way between ranks, with its share of a scale.

@@ -80,9 +80,11 @@ pub(super) fn compress(
         }
         let own = slice_of(of_rounds, layouts, round, *fragment);
         let joint = site.mean_of(round, *fragment);
-        let parameters = replica.parameters().get(range);
-        let base = visible_rate.zip(parameters);
-        let base = base.map(|(learning_rate, parameters)| Base { parameters, learning_rate });
+        let base = |learning_rate| {
+            let parameters = replica.parameters().get(range).context("a fragment beyond the parameters")?;
+            Ok(Base { parameters, learning_rate })
+        };
+        let base = visible_rate.map(base).transpose().with_context(|| failed(round, *fragment))?;
         let locals = sound_updates(round, len, own, joint, updates);
         jobs.push(Job { fragment: *fragment, locals, base });
     }

@@ -14,6 +14,8 @@ use crate::repeated::repeated_key;
 const FUNCTION: &str = "function";
 const NAME: &str = "name";
 pub(super) const ARGUMENTS: &str = "arguments";
+/// Numbers in place of others, of eight digits.
+const NUMBERS_FROM: u32 = 73_100_000;
 /// Around the number of a call, or of a message.
 pub(super) const MARK: char = OTHERS[0];
 
@@ -69,8 +71,30 @@ pub(super) fn without_arguments(messages: &[Message]) -> Option<Vec<Message>> {
     has_any.then_some(messages)
 }
 
-/// Returns the messages with a mark behind each text in their calls' arguments, and the message's index of each mark.
-pub(super) fn with_argument_marks(messages: &[Message]) -> (Vec<Message>, Vec<usize>) {
+/// A mark in the arguments of a call.
+pub(super) struct ArgumentMark {
+    /// Index of its message.
+    pub(super) at: usize,
+    /// The digits in the place of a number; `None`: a mark behind a text.
+    digits: Option<String>,
+}
+
+impl ArgumentMark {
+    /// Returns the messages' indices of those that a text does not have, of all in their order.
+    pub(super) fn missing(all: &[Self], text: &str) -> Option<usize> {
+        let found = marks(text);
+        // Templates may group digits.
+        let plain = text.replace([',', '_'], "");
+        let is_there = |number: usize, mark: &Self| match &mark.digits {
+            Some(digits) => plain.contains(digits.as_str()),
+            None => found.contains(&number),
+        };
+        all.iter().enumerate().find(|(number, mark)| !is_there(*number, mark)).map(|(_, mark)| mark.at)
+    }
+}
+
+/// Returns the messages with a mark behind each text in their calls' arguments, and other numbers in place of those that are not zero; and all marks.
+pub(super) fn with_argument_marks(messages: &[Message]) -> (Vec<Message>, Vec<ArgumentMark>) {
     let mut places = Vec::new();
     let messages = with_functions(messages, &mut |(at, _), function| {
         let own = field(function, ARGUMENTS);
@@ -81,7 +105,7 @@ pub(super) fn with_argument_marks(messages: &[Message]) -> (Vec<Message>, Vec<us
 }
 
 /// Returns a value with marks, whose depth the parser has limited.
-fn marked(value: &Value, at: usize, places: &mut Vec<usize>) -> Value {
+fn marked(value: &Value, at: usize, places: &mut Vec<ArgumentMark>) -> Value {
     let items = || value.try_iter().into_iter().flatten();
     match value.kind() {
         ValueKind::Map => {
@@ -93,8 +117,15 @@ fn marked(value: &Value, at: usize, places: &mut Vec<usize>) -> Value {
         }
         ValueKind::Seq => items().map(|own| marked(&own, at, places)).collect(),
         ValueKind::String => {
-            places.push(at);
+            places.push(ArgumentMark { at, digits: None });
             Value::from(format!("{value}{MARK}{}{MARK}", places.len() - 1))
+        }
+        ValueKind::Number | ValueKind::Plain if value.is_true() => {
+            let whole = NUMBERS_FROM + places.len() as u32;
+            let is_whole = numbers::is_integer(value) == Some(true);
+            let own = if is_whole { Value::from(whole) } else { Value::from(f64::from(whole) + 0.5) };
+            places.push(ArgumentMark { at, digits: Some(own.to_string()) });
+            own
         }
         _ => value.clone(),
     }

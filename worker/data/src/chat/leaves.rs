@@ -1,6 +1,4 @@
-//! Numbers and booleans in the arguments of tool calls, which have no place for a mark.
-
-use std::fmt::Write;
+//! Booleans and zeros in the arguments of tool calls, which have no place for a mark.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -8,58 +6,56 @@ use minijinja::value::ValueKind;
 use super::arguments::{ARGUMENTS, replaced, with_functions};
 use super::message::{Message, field};
 
+/// Hexadecimal digits of a signature.
+const HASH_DIGITS: usize = 16;
 /// Places in a list, and among the keys of an object, that are told apart: templates may print the first ones alone.
 const PLACES_MAX: usize = 8;
 
-/// A number or boolean in the arguments of a call. A null is no value, and texts have marks.
+/// A boolean or zero in the arguments of a call. A null is no value; texts and other numbers have marks.
 pub(super) struct Leaf {
     /// Index of the message.
     pub(super) at: usize,
-    /// Index of the call among those of all messages.
-    call: usize,
+    /// Index of the call among those of all messages, and among those of its own.
+    call: [usize; 2],
     /// Keys and indices down to it, each with its place among its siblings.
     path: Vec<(Value, usize)>,
     value: Value,
 }
 
 impl Leaf {
-    /// Describes all that a template usually distinguishes: names, places, kind and truth.
+    /// Returns a hash of all that a template usually distinguishes: the call's place, names, places, kind and truth.
     pub(super) fn signature(&self) -> String {
-        let mut text = String::new();
-        for (key, place) in &self.path {
-            let name = key.as_str().unwrap_or_default();
-            // Writes to a string cannot fail.
-            let _ = write!(text, "{name}#{}/", place.min(&PLACES_MAX));
-        }
-        let _ = write!(text, "{} {} {}", self.value.kind(), self.value.is_integer(), self.value.is_true());
-        text
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |name: &str, place: usize| {
+            hasher.update(name.as_bytes()).update(&place.min(PLACES_MAX).to_le_bytes());
+        };
+        add("", self.call[1]);
+        self.path.iter().for_each(|(key, place)| add(key.as_str().unwrap_or_default(), *place));
+        add(&self.value.kind().to_string(), usize::from(self.value.is_true()));
+        hasher.finalize().to_hex().as_str()[..HASH_DIGITS].to_owned()
     }
 
-    /// Returns another value of its kind: the other boolean, the next whole number, or half of the way there.
+    /// Returns another value of its kind: the other boolean, or one.
     pub(super) fn other(&self) -> Value {
-        if self.value.kind() == ValueKind::Bool {
-            return Value::from(!self.value.is_true());
-        }
-        match (self.value.as_i64(), f64::try_from(self.value.clone())) {
-            (Some(number), _) if self.value.is_integer() => {
-                Value::from(if number == -1 { 1 } else { number.wrapping_add(1) })
-            }
-            (_, Ok(number)) if number.fract() == 0.0 => Value::from(number / 2.0 + 1.5),
-            (_, Ok(number)) => Value::from(f64::midpoint(number, number.trunc())),
-            (_, Err(_)) => Value::from(1),
+        match self.value.kind() {
+            ValueKind::Bool => Value::from(!self.value.is_true()),
+            _ => Value::from(1),
         }
     }
 }
 
-/// Returns the numbers and booleans in the arguments of all calls.
+/// Returns the booleans and zeros in the arguments of all calls.
 pub(super) fn leaves(messages: &[Message]) -> Vec<Leaf> {
-    let (mut found, mut call) = (Vec::new(), 0);
+    let (mut found, mut call, mut before) = (Vec::new(), [0, 0], None);
     with_functions(messages, &mut |(at, _), function| {
+        if before.replace(at) != Some(at) {
+            call[1] = 0;
+        }
         let own = field(function, ARGUMENTS);
         if own.kind() == ValueKind::Map {
             gather(&own, &mut Vec::new(), &mut |path, value| found.push(Leaf { at, call, path, value }));
         }
-        call += 1;
+        call = call.map(|place| place + 1);
         None
     });
     found
@@ -75,8 +71,8 @@ fn gather(value: &Value, path: &mut Vec<(Value, usize)>, found: &mut impl FnMut(
                 path.pop();
             }
         }
-        // A number that the engine would change is plain.
-        ValueKind::Bool | ValueKind::Number | ValueKind::Plain => found(path.clone(), value.clone()),
+        ValueKind::Bool => found(path.clone(), value.clone()),
+        ValueKind::Number if !value.is_true() => found(path.clone(), value.clone()),
         _ => {}
     }
 }
@@ -94,7 +90,7 @@ fn children(value: &Value) -> Vec<(Value, Value)> {
 pub(super) fn with_leaf(messages: &[Message], leaf: &Leaf, value: Option<&Value>) -> Vec<Message> {
     let mut call = 0;
     with_functions(messages, &mut |_, function| {
-        let is_its = call == leaf.call;
+        let is_its = call == leaf.call[0];
         call += 1;
         is_its
             .then(|| replaced(function, ARGUMENTS, &changed(&field(function, ARGUMENTS), &leaf.path, value)))

@@ -6,7 +6,9 @@ use std::ops::Range;
 use minijinja::Value;
 
 use super::Chat;
-use super::arguments::{MARK, Place, marks, with_argument_marks, with_marks, without_arguments};
+use super::arguments::{
+    ArgumentMark, MARK, Place, marks, with_argument_marks, with_marks, without_arguments,
+};
 use super::leaves::{Leaf, leaves, with_leaf};
 use super::message::{CALLS, Message, REASONING};
 use super::spans::Chatted;
@@ -87,13 +89,11 @@ impl Chatted<'_> {
             Ok(without) if without.text == own => return Err(not_read("arguments")),
             _ => {}
         }
-        let (marked, places) = with_argument_marks(self.messages);
+        let (marked, all) = with_argument_marks(self.messages);
         // A template may refuse marks.
-        if let Ok(rendered) = self.rendered(&marked, false) {
-            let found = marks(&rendered.text);
-            if let Some((_, at)) = places.iter().enumerate().find(|(number, _)| !found.contains(number)) {
-                return in_part(*at);
-            }
+        let rendered = self.rendered(&marked, false).ok();
+        if let Some(at) = rendered.and_then(|rendered| ArgumentMark::missing(&all, &rendered.text)) {
+            return in_part(at);
         }
         let known = self.template.read_keys();
         let new = leaves(self.messages).into_iter().filter(|leaf| !known.has(ARGUMENT, &leaf.signature()));
@@ -254,9 +254,12 @@ fn is_endless(messages: &[Message], trained: &str, added: &[String]) -> bool {
     if tail.trim().is_empty() || tail.ends_with('>') {
         return false;
     }
+    if trained.trim_end().ends_with(tail) {
+        return true;
+    }
     let is_end = |behind: &str| {
         let begins = |token: &String| !token.trim().is_empty() && behind.starts_with(token.trim());
-        !behind.is_empty() && (added.is_empty() || added.iter().any(begins))
+        added.is_empty() || added.iter().any(begins)
     };
     // A short answer may also be in its end token, and a repetitive one overlap itself.
     let mut places =

@@ -28,12 +28,15 @@ pub(super) fn found_in(text: &str) -> Option<(usize, &'static str)> {
     memchr::memchr_iter(0x1b, bytes).find(|&at| is_shift(&bytes[at + 1..])).map(|at| (at, ISO_2022))
 }
 
-/// Returns the first zero of a text whose zeros are all at odd or all at even places, if there are enough.
+/// Returns the first zero of a text whose zeros are all at odd or all at even places, if there are enough, and nearly all bytes there are those of the first 32 rows
+/// of Unicode, which are control characters in UTF-8.
 fn utf_16(bytes: &[u8]) -> Option<usize> {
     let mut zeros = memchr::memchr_iter(0, bytes);
     let first = zeros.next()?;
-    let alike = zeros.try_fold(1, |count, at| (at % 2 == first % 2).then_some(count + 1));
-    alike.filter(|count| *count >= UTF_16_ZEROS_MIN).map(|_| first)
+    let alike = zeros.try_fold(1, |count, at| (at % 2 == first % 2).then_some(count + 1))?;
+    let high = || bytes.iter().skip(first % 2).step_by(2);
+    let rows = high().filter(|byte| **byte < 32).count();
+    (alike >= UTF_16_ZEROS_MIN && 8 * rows >= 7 * high().count()).then_some(first)
 }
 
 /// Returns a record's text, or refuses such content.
@@ -147,6 +150,7 @@ mod tests {
             "",
             "one\0two",
             "a\0b\0c\0d\0e\0f\0g\0",
+            "abc\0abc\0abc\0abc\0abc\0abc\0abc\0abc\0",
             "one\0two\0three\0four\0five\0six\0seven\0eight\0nine\0",
             "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             "\x1b[31mred\x1b[0m",

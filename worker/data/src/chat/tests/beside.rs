@@ -163,6 +163,9 @@ fn calls_that_a_template_does_not_read_are_bad_records() {
         ("m.tool_calls[0].arguments.x", r#"{"x":true,"y":false}"#, some),
         ("m.tool_calls[0].arguments.x | int", r#"{"x":3.75}"#, some),
         ("m.tool_calls[0].arguments.x | int", r#"{"x":3}"#, ""),
+        ("m.tool_calls[0].arguments | tojson", r#"{"x":3.0,"y":1.5,"z":73100000}"#, ""),
+        ("'%.2f' | format(m.tool_calls[0].arguments.x)", r#"{"x":3.25}"#, ""),
+        ("m.tool_calls[0].arguments.x", r#"{"x":1,"y":2}"#, some),
         ("(m.tool_calls[0].arguments.y or 'z') ~ m.tool_calls[0].arguments.x", r#"{"x":"a","y":0}"#, some),
         (
             "m.tool_calls[0].arguments.y ~ (m.tool_calls[0].arguments.x if m.tool_calls[0].arguments.x is not number)",

@@ -189,7 +189,7 @@ fn sparse_local_with_unions_follows_the_reference() {
 #[test]
 fn visible_changes_follow_the_reference() {
     let train = "learning_rate = 3e-5\nwarmup_steps = 2";
-    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 0\nselection = \"visible\"\nvalues = \"bf16\"\nerror_decay = 1.0";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1\ngroups = 2\nselection = \"visible\"\nvalues = \"bf16\"\nerror_decay = 1.0";
     let wrong = [
         Rule(Mistake::SeesAll),
         Key(|run| run.sync.error_decay = 0.0),

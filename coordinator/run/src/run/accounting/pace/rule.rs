@@ -2,6 +2,7 @@
 
 use longhaul_common::config::SyncConfig;
 use longhaul_common::schedule::Pace;
+use longhaul_plan::{BITS_OF_A_TURN, TURNS_OF_BUSY_CORES};
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
@@ -10,10 +11,6 @@ const LATENCY_SHARE_MAX: f64 = 0.75;
 /// Idle cores per member for fewer turns where rounds stay close: the codec's work on the whole model after each step slows nothing down then
 /// (`docs/decisions/0012-pace.md`).
 const CORES_FOR_FEWER_TURNS: f64 = 1.0;
-/// Fewest turns without them.
-const TURNS_OF_BUSY_CORES: u32 = 5;
-/// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
-const BITS_OF_A_VALUE: f64 = 2.02;
 
 /// Returns the pace at which all members can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest,
 /// with the most turns.
@@ -45,7 +42,7 @@ pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace
     Pace { every, groups: turns_needed(&sound, every).min(as_often) }
 }
 
-/// Turns in which everybody can exchange the model with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+/// Turns in which everybody can exchange the model with [`BITS_OF_A_TURN`], in rounds so many steps apart.
 fn turns_needed(members: &[Times], every: u64) -> u32 {
     let turns = members.iter().map(|times| times.turns_needed(every)).fold(1.0, f64::max);
     // A float that is too large becomes the largest integer.
@@ -74,9 +71,9 @@ impl Times {
         is_sound(member).then_some(Self { room, step, latency, bit, spare_cores })
     }
 
-    /// Whether rounds as configured leave room for [`BITS_OF_A_VALUE`], however little they leave besides.
+    /// Whether rounds as configured leave room for [`BITS_OF_A_TURN`], however little they leave besides.
     fn fit_with_two_bits(&self, pace: Pace) -> bool {
-        let sending = BITS_OF_A_VALUE * self.bit / f64::from(pace.groups);
+        let sending = BITS_OF_A_TURN * self.bit / f64::from(pace.groups);
         self.latency + sending <= self.room * pace.every as f64
     }
 
@@ -95,10 +92,10 @@ impl Times {
         for_latency.max(for_bits)
     }
 
-    /// Turns in which the model is exchanged with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+    /// Turns in which the model is exchanged with [`BITS_OF_A_TURN`], in rounds so many steps apart.
     fn turns_needed(&self, every: u64) -> f64 {
         let left = self.room * every as f64 - self.latency;
-        let sending = BITS_OF_A_VALUE * self.bit;
+        let sending = BITS_OF_A_TURN * self.bit;
         if left > 0.0 { sending / left } else { f64::INFINITY }
     }
 }
