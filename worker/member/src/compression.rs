@@ -82,7 +82,7 @@ pub(super) fn compress(
         let joint = site.mean_of(round, *fragment);
         let base = |learning_rate| {
             let parameters = replica.parameters().get(range).context("a fragment beyond the parameters")?;
-            Ok(Base { parameters, learning_rate })
+            anyhow::Ok(Base { parameters, learning_rate })
         };
         let base = visible_rate.map(base).transpose().with_context(|| failed(round, *fragment))?;
         let locals = sound_updates(round, len, own, joint, updates);
