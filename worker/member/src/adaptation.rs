@@ -56,7 +56,7 @@ impl Adaptation {
             bits_max: config.bits_max,
         };
         config.adapt.then(|| Self {
-            controller: RateController::new(bounds, BITS_AT_FIRST),
+            controller: RateController::new(bounds, bits_at_first(config)),
             early_steps: early_steps(config, layouts.schedule()),
             config: config.clone(),
             layouts,
@@ -195,6 +195,11 @@ impl Adaptation {
         }
         self.chain(round.next())
     }
+}
+
+/// Returns the bits per value in the first round, before any measurement. Without a warm-up, what few bits leave out of the first changes would wait long.
+fn bits_at_first(config: &SyncConfig) -> f64 {
+    if config.has_warmup() { BITS_AT_FIRST } else { two_bits() }
 }
 
 /// Bits per value in the first round, before any measurement: a model of ten million parameters in a second over 1 Mbit/s.
