@@ -9,6 +9,8 @@ use super::traced::Asked;
 
 /// The remedy for a template whose renderings do not tell messages apart.
 const MARK_IT: &str = "copy the template, put `{% generation %}` and `{% endgeneration %}` around what the assistant writes, and name the copy in data.conversations.chat_template";
+/// Characters by which the end of a prompt is found before an answer.
+const PROMPT_END_CHARACTERS: usize = 8;
 /// Noncharacters, which stand for another answer.
 pub(super) const OTHERS: [char; 2] = ['\u{fdd2}', '\u{fdd3}'];
 
@@ -126,15 +128,13 @@ impl Chatted<'_> {
         let start = match (at, header) {
             (_, None) if is_answer => {
                 let start = self.start_beside_another(at, &through)?;
-                // Blanks behind the prompt are the model's to write.
-                let prompt = self.rendered(&messages[..at], false).ok().map(|before| before.text);
-                let prompt = prompt.filter(|prompt| through.starts_with(prompt)).map(|prompt| prompt.len());
-                let is_blank = |prompt: &usize| {
-                    start
-                        .and_then(|start| through.get(*prompt..start))
-                        .is_some_and(|own| own.trim().is_empty())
-                };
-                prompt.filter(is_blank).or(start)
+                // Blanks behind the end of the prompt are the model's to write. Its begin may be another one.
+                let prompt = self.rendered(&messages[..at], false).map(|before| before.text);
+                let before = start.and_then(|start| through.get(..start)).unwrap_or_default().trim_end();
+                let end = before.char_indices().rev().take(PROMPT_END_CHARACTERS).last();
+                let end = end.map_or("", |(at, _)| &before[at..]);
+                let is_its = !end.is_empty() && prompt.is_ok_and(|prompt| prompt.ends_with(end));
+                if is_its { Some(before.len()) } else { start }
             }
             (0, Some(header)) if is_answer => {
                 // The answer may have it too.

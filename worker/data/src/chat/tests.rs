@@ -217,6 +217,10 @@ fn blanks_between_a_prompt_and_its_answer_are_trained_on() {
         let found = trained(&with(&template.replace("HEADER", before)), &messages(value(list)).unwrap());
         assert_eq!(found.unwrap(), [expected.to_owned(), expected.replace('b', "d")], "{before:?}");
     }
+    // A system text in the last turn alone, as Mistral's v0.3 has it.
+    let template = "{% for m in messages %}{% if m.role == 'user' %}[INST] {% if loop.last %}{{ messages[0].content }} {% endif %}{{ m.content }}[/INST]{% elif m.role == 'assistant' %} {{ m.content }}</s>{% endif %}{% endfor %}";
+    let list = r#"[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+    assert_eq!(trained(&with(template), &messages(value(list)).unwrap()).unwrap(), [" b</s>"]);
 }
 
 #[test]
