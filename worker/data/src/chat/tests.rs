@@ -151,11 +151,11 @@ fn without_generation_blocks_the_answers_are_the_differences_of_prefixes() {
     let reason =
         trained(&chat(fixture.template(&source)), &fixture.conversation("reasoning within")).unwrap_err();
     assert!(reason.contains("where message 2 ends: its text depends on later messages"), "{reason}");
-    // The system's text moves to the last turn, which tells no place where prompts are part of it.
+    // The system's text moves to the last turn: the end of the prompt tells the place. Where prompts are part of it, nothing does.
     let source = fixture.templates["mistral"].replace("generation", "with");
     assert_eq!(
         trained(&chat(fixture.template(&source)), &conversation).unwrap(),
-        ["Lima</s>", "Sucre 🙂, ü</s>"]
+        [" Lima</s>", " Sucre 🙂, ü</s>"]
     );
     let source = source + "{{ ' ' if add_generation_prompt }}";
     let reason = trained(&chat(fixture.template(&source)), &conversation).unwrap_err();
