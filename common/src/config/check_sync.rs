@@ -323,9 +323,7 @@ impl SyncConfig {
 
     /// Unsent values must be kept, or sparse updates and signs lose most of the training.
     fn check_losses(&self) -> Result<(), ConfigError> {
-        let leaves_out = self.selects_values()
-            || self.selection == SelectionRule::Visible
-            || self.random_keep < self.chunk;
+        let leaves_out = self.leaves_values_out();
         if (leaves_out || self.warmup_selects()) && !self.has_residual() {
             let reason = "what is not selected would be lost in every round: take more than 0, or selection = \"all\" and \
                           warmup_keep = chunk";

@@ -143,6 +143,12 @@ impl SyncConfig {
         matches!(self.selection, SelectionRule::TopK | SelectionRule::Threshold)
     }
 
+    /// Whether some values of a contribution wait, by a selection or a mask.
+    pub(super) fn leaves_values_out(&self) -> bool {
+        let selects = self.selects_values() || self.selection == SelectionRule::Visible;
+        selects || self.random_keep < self.chunk
+    }
+
     /// Whether `keep` determines the amount sent after the warm-up.
     pub(super) fn reads_keep(&self) -> bool {
         !self.adapt && self.selects_values()
@@ -168,10 +174,10 @@ impl SyncConfig {
     /// Whether selection or rounding leaves a residual, in the warm-up or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
-        let selects = self.selects_values() || self.selection == SelectionRule::Visible;
-        let sends_all = !selects && self.random_keep == self.chunk;
-        let is_exact =
-            sends_all && self.values.is_exact() && self.transform == Transform::None && !self.adapt;
+        let is_exact = !self.leaves_values_out()
+            && self.values.is_exact()
+            && self.transform == Transform::None
+            && !self.adapt;
         let opens_exactly = self.warmup_values.is_exact() && !self.warmup_selects();
         !is_exact || self.has_warmup() && !opens_exactly
     }

@@ -239,8 +239,7 @@ sync_keys! {
     every: u64,
     /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` stays fixed too.
     every_max: u64,
-    /// Groups of fragments that take turns, one per round. Each fragment is exchanged every `every`·`groups` steps. More than 5 only with four fragments each.
-    /// `adapt`: at most as many.
+    /// Groups of fragments that take turns, one per round; more than 5 only with four fragments each. Each is exchanged every `every`·`groups` steps. `adapt`: at most.
     groups: u32,
     /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`.
     overlap: u64,
@@ -373,8 +372,7 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
-    /// Lets smaller chunks pass if a preset's count has no effect. `unset`: which of `keep`, `warmup_keep`
-    /// and `result_keep` the user has not set.
+    /// Lets smaller chunks pass if a preset's count has no effect. `unset`: which of `keep`, `warmup_keep` and `result_keep` the user has not set.
     fn with_fitting_counts(mut self, unset: [bool; 3]) -> Self {
         let read = [self.reads_keep(), self.reads_warmup_keep(), self.reads_result_keep()];
         let counts = [&mut self.keep, &mut self.warmup_keep, &mut self.result_keep];

@@ -1,6 +1,7 @@
 //! A site's contribution: the mean of its members, error feedback, encoding.
 
 mod columns;
+mod mean;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encod
 use longhaul_proto::control::message::Encoding;
 
 use self::columns::ColumnTask;
+use self::mean::{outgoing_mean, same_length, weighted_mean};
 use crate::encode::audit::{self, Books, Findings};
 use crate::encode::error_feedback::ErrorFeedback;
 use crate::encode::mechanism::GaussianMechanism;
@@ -464,55 +466,4 @@ impl Task<'_> {
         }
         Ok(Bytes::copy_from_slice(frame))
     }
-}
-
-/// Returns the mean after the mechanism.
-fn outgoing_mean<'a>(
-    locals: &[(u32, Local<'a>)],
-    len: usize,
-    mechanism: Option<&mut GaussianMechanism>,
-    share: f64,
-    scratch: &'a mut Vec<f32>,
-) -> Result<&'a [f32], CompressError> {
-    let Some(mechanism) = mechanism else { return weighted_mean(locals, len, scratch) };
-    let mut mean = weighted_mean(locals, len, &mut *scratch)?.to_vec();
-    mechanism.release(&mut mean, share);
-    *scratch = mean;
-    Ok(scratch)
-}
-
-/// Σ wᵢ·xᵢ / Σ w, in the given order, in f32: the specified reduction order within a site. A single member's update is not copied.
-fn weighted_mean<'a>(
-    locals: &[(u32, Local<'a>)],
-    len: usize,
-    mean: &'a mut Vec<f32>,
-) -> Result<&'a [f32], CompressError> {
-    if let [(_, Local::Own(values))] = locals {
-        same_length(values.len(), len)?;
-        return Ok(values);
-    }
-    let total: u64 = locals.iter().map(|(weight, _)| u64::from(*weight)).sum();
-    mean.clear();
-    mean.resize(len, 0.0);
-    for (weight, local) in locals {
-        let share = *weight as f32 / total.max(1) as f32;
-        match local {
-            Local::Own(values) => {
-                same_length(values.len(), len)?;
-                mean.iter_mut().zip(*values).for_each(|(m, v)| *m += share * v);
-            }
-            Local::Received(bytes) => {
-                let (words, rest) = bytes.as_chunks::<4>();
-                same_length(if rest.is_empty() { words.len() } else { 0 }, len)?;
-                let values = words.iter().map(|word| f32::from_le_bytes(*word));
-                mean.iter_mut().zip(values).for_each(|(m, v)| *m += share * v);
-            }
-            Local::Columns(_) => return Err(CompressError::Kinds),
-        }
-    }
-    Ok(mean)
-}
-
-fn same_length(got: usize, expected: usize) -> Result<(), CompressError> {
-    if got == expected { Ok(()) } else { Err(CompressError::Length { got, expected }) }
 }
