@@ -211,17 +211,12 @@ impl Device {
     }
 }
 
-/// The expected share of the fragments of a round that the site has which owns most: owners are drawn by hash, so of f fragments and S sites it is f/S and m·√(f/S)
-/// more, m the expected largest of S normal
-/// deviates.
+/// The share of the fragments of a round that the site has which owns most: owners are balanced ([`Membership::assign`]).
+///
+/// [`Membership::assign`]: longhaul_common::plan::Membership::assign
 pub(super) fn largest_share(fragments: f64, sites: usize) -> f64 {
-    let even = fragments / sites as f64;
-    let deviates = LARGEST_OF[sites.clamp(1, LARGEST_OF.len()) - 1];
-    ((even + deviates * even.sqrt()) / fragments).min(1.0)
+    ((fragments / sites as f64).ceil() / fragments).min(1.0)
 }
-
-/// The expected largest of one, two, … normal deviates (Teichroew 1956).
-const LARGEST_OF: [f64; 10] = [0.0, 0.5642, 0.8463, 1.0294, 1.1630, 1.2672, 1.3522, 1.4236, 1.4850, 1.5388];
 
 #[cfg(test)]
 mod tests {
@@ -335,28 +330,24 @@ mod tests {
         assert_eq!(threads, [0.8, 0.1]);
     }
 
-    /// Over many pairs, triples and so on of workers, with owners drawn as in a run.
+    /// As owners are assigned in a run.
     #[test]
     fn the_largest_owner_has_as_much_as_is_expected() {
         let layout = FragmentLayout { values: 42, fragment_values: 1 };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         for sites in [1, 2, 3, 5] {
-            let largest = |first: u32| {
-                let member = |site: u32| Member {
-                    worker: WorkerId(first * sites + site),
-                    site: SiteId(site),
-                    lan_address: address,
-                    wan_address: address,
-                    upload_weight: 1,
-                };
-                let plan = Membership::assign(Generation(1), (0..sites).map(member).collect(), layout);
-                let owned = |worker| layout.fragments().filter(|f| plan.owner(*f) == Some(worker)).count();
-                let most = plan.members().iter().map(|member| owned(member.worker)).max();
-                most.unwrap_or_default() as f64 / f64::from(layout.count())
+            let member = |site: u32| Member {
+                worker: WorkerId(site),
+                site: SiteId(site),
+                lan_address: address,
+                wan_address: address,
+                upload_weight: 1,
             };
-            let mean = (1..=500).map(largest).sum::<f64>() / 500.0;
-            let expected = largest_share(42.0, sites as usize);
-            assert!((mean / expected - 1.0).abs() < 0.03, "{sites} sites: {mean} for {expected}");
+            let plan = Membership::assign(Generation(1), (0..sites).map(member).collect(), layout, 1);
+            let owned = |worker| layout.fragments().filter(|f| plan.owner(*f) == Some(worker)).count();
+            let most = plan.members().iter().map(|member| owned(member.worker)).max();
+            let share = most.unwrap_or_default() as f64 / f64::from(layout.count());
+            assert_eq!(share, largest_share(42.0, sites as usize), "{sites} sites");
         }
         assert_eq!(largest_share(0.5, 2), 1.0);
     }

@@ -97,10 +97,8 @@ mod tests {
         let whole = run_over(100.0, 1500, "preset = \"demo\"");
         let flops = 3.0 * (6.0 * 24.0 * 384.0 * 384.0 + 6.0 * 4.0 * 128.0 * 384.0 + 2.0 * 384.0 * 256.0);
         let compute_s = flops * 8.0 * 128.0 / 1e11;
-        // The site that owns most of 42 fragments has 0.5642·√21 more than half of them: it sends the rest of its update, and both sites' updates of its own fragments
-        // come back.
-        let owned = (21.0 + 0.5642 * 21.0f64.sqrt()) / 42.0;
-        let bytes = 4.0 * 10_893_312.0 * (1.0 - owned + 2.0 * owned);
+        // Each site owns half of 42 fragments: it sends the rest of its update, and both sites' updates of its own fragments come back.
+        let bytes = 4.0 * 10_893_312.0 * (0.5 + 2.0 * 0.5);
         let sync_s = bytes / (0.906 * 12.5e6) + 0.075;
         let [warmup, steady] = whole.phases[..] else { panic!("{whole:?}") };
         assert_eq!((warmup.kind, warmup.steps, steady.steps), (PhaseKind::Warmup, 150, 1350));

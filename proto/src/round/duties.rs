@@ -179,7 +179,7 @@ mod tests {
         let layout = FragmentLayout { values: 1, fragment_values: 1 };
         let (groups, warmup_rounds) = (1, 0);
         let start = GenerationStart {
-            membership: Membership::assign(Generation(1), (1..=9).map(member).collect(), layout),
+            membership: Membership::assign(Generation(1), (1..=9).map(member).collect(), layout, 1),
             settlement: None,
             first_round: Round(0),
             active_before: Arc::default(),

@@ -124,7 +124,7 @@ mod tests {
             wan_address: address,
             upload_weight: 1,
         };
-        Membership::assign(Generation(1), [(1, 0), (2, 0), (3, 1)].map(member).to_vec(), LAYOUT)
+        Membership::assign(Generation(1), [(1, 0), (2, 0), (3, 1)].map(member).to_vec(), LAYOUT, 1)
     }
 
     /// (fragment, hash byte, sites)

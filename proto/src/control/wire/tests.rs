@@ -186,7 +186,7 @@ fn to_worker() -> Vec<ToWorker> {
     };
     let members = vec![member(1, 0), member(2, 0), member(300, 1)];
     let start = GenerationStart {
-        membership: Membership::assign(Generation(3), members, LAYOUT),
+        membership: Membership::assign(Generation(3), members, LAYOUT, 1),
         settlement: Some(settlement),
         first_round: Round(12),
         active_before: [WorkerId(1)].into(),
@@ -449,7 +449,7 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
         .collect();
     let members = (0..256).map(|worker| member(worker, worker % 64)).collect();
     let start = ToWorker::Begin(Arc::new(GenerationStart {
-        membership: Membership::assign(Generation(1 << 40), members, layout),
+        membership: Membership::assign(Generation(1 << 40), members, layout, 1),
         settlement: Some(Settlement { open_round: Round(1 << 40), complete_at: holders.clone(), results }),
         first_round: Round(1 << 40),
         active_before: holders.into(),

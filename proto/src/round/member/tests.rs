@@ -37,7 +37,7 @@ fn membership_of(generation: u64, layout: FragmentLayout) -> Membership {
         wan_address: address,
         upload_weight: 1,
     };
-    Membership::assign(Generation(generation), vec![member_of(1), member_of(2)], layout)
+    Membership::assign(Generation(generation), vec![member_of(1), member_of(2)], layout, 1)
 }
 
 fn owner() -> WorkerId {

@@ -131,7 +131,7 @@ mod tests {
             holders: Vec::new(),
         });
         GenerationStart {
-            membership: Membership::assign(Generation(3), members, LAYOUT),
+            membership: Membership::assign(Generation(3), members, LAYOUT, 1),
             settlement: Some(Settlement {
                 open_round: Round(4),
                 complete_at: Vec::new(),

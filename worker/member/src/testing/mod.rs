@@ -141,7 +141,7 @@ impl<const N: usize> Rig<N> {
         let layout =
             FragmentLayout { values: parameters as u64, fragment_values: self.workers[0].fragment_values() };
         GenerationStart {
-            membership: Membership::assign(Generation(generation), members, layout),
+            membership: Membership::assign(Generation(generation), members, layout, 1),
             settlement,
             first_round: Round(first_round),
             active_before: active_before.iter().map(|at| self.workers[*at].member.worker).collect(),

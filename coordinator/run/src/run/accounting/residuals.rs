@@ -169,7 +169,7 @@ mod tests {
             wan_address: address,
             upload_weight: 1,
         };
-        let membership = Membership::assign(Generation(1), (1..=4).map(member).collect(), LAYOUT);
+        let membership = Membership::assign(Generation(1), (1..=4).map(member).collect(), LAYOUT, 1);
         let gone = gone.iter().copied().map(WorkerId).collect();
         ResidualsLost::of(config, &membership, LAYOUT.count(), &gone, is_warmup)
     }

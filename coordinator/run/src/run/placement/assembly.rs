@@ -152,7 +152,10 @@ impl Run {
         let groups = (0..).zip(settlements).map(|(rank, settlement)| {
             let held: Vec<WorkerId> =
                 replicas.iter().filter_map(|workers| workers.get(rank as usize).copied()).collect();
-            let membership = Membership::assign(generation, members_of(&held), self.core.layout_of(rank));
+            let layout = self.core.layout_of(rank);
+            let schedule = self.core.state.rounds.schedule.for_fragments(layout.count());
+            let turns = schedule.last_pace().groups;
+            let membership = Membership::assign(generation, members_of(&held), layout, turns);
             SyncGroup { membership, settlement }
         });
         let groups = groups.collect();

@@ -93,7 +93,7 @@ fn an_owner_goes_back_over_all_rounds_that_are_void() {
             upload_weight: 1,
         };
         let mut member = Member::new(me, site_of(me), TWO, Round(0), config());
-        commands(&mut member, start_of(Membership::assign(Generation(1), vec![member_of], TWO), None));
+        commands(&mut member, start_of(Membership::assign(Generation(1), vec![member_of], TWO, 1), None));
         let both = membership_of(2, TWO);
         let done = commands(&mut member, adopting(2, both.clone(), &result_of(&[me])));
         for fragment in TWO.fragments().filter(|fragment| both.owner(*fragment) != Some(me)) {
