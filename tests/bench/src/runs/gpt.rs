@@ -8,7 +8,7 @@ use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::Cluster;
 use serde_json::Value;
 
-use super::training::{Shape, Training};
+use super::training::{SPEED, Shape, Training};
 use crate::kit::clock::now;
 use crate::kit::stats::mean;
 
@@ -24,15 +24,17 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// A step takes about a second on a slow core, and ten seconds as dense over 100 Mbit/s.
 pub const RUN_MAX: Duration = Duration::from_secs(900);
 
-/// Returns the seconds per step of two workers that train in parallel without exchange.
+/// Returns the seconds per step of two workers that train with AdamW in parallel without exchange.
 pub fn local(steps: u64) -> Result<f64> {
-    local_of(2, steps)
+    local_of(2, steps, "")
 }
 
-/// The same for any number of workers.
-pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
+/// The same for any number of workers, with further keys of `[train]`.
+pub fn local_of(workers: usize, steps: u64, train: &str) -> Result<f64> {
     let link = LinkConfig::default();
-    let start = |seed| Training { seed, ..Training::new(GPT, &[1], ALONE, steps, &link) }.start();
+    let train = format!("{SPEED}\n{train}");
+    let start =
+        |seed| Training { seed, train: &train, ..Training::new(GPT, &[1], ALONE, steps, &link) }.start();
     let mut runs = (1..=workers as u64).map(start).collect::<Result<Vec<_>>>()?;
     let measured = std::thread::scope(|scope| {
         let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(run, steps))).collect();

@@ -1,8 +1,9 @@
-//! Measures every synchronisation strategy: whole runs, speed over links, loss of quality, traffic, and the
-//! time to the loss of PyTorch's DDP. One JSON line per figure goes to stdout, progress to stderr;
+//! Measures every synchronisation strategy: whole runs, speed over links, loss of quality, traffic, the time to
+//! the loss of PyTorch's DDP, and that of a run's first steps. One JSON line per figure goes to stdout, progress to stderr;
 //! `docs/benchmarks/sync.md` describes the methods.
 
 mod book;
+mod first;
 mod method;
 mod pace;
 mod plot;
@@ -34,9 +35,9 @@ pub struct Args {
     #[command(flatten)]
     only: Only,
     /// Only these parts
-    #[arg(long, value_delimiter = ',', default_values = ["whole", "speed", "sites", "quality", "traffic", "reach"])]
+    #[arg(long, value_delimiter = ',', default_values = ["whole", "speed", "sites", "quality", "traffic", "reach", "first"])]
     part: Vec<Section>,
-    /// Rates of the links of `whole` (default: 100,10,1) and of `speed` (default: 1,10,100,1000), in Mbit/s
+    /// Rates of the links of `whole` (default: 100,10,1), of `speed` (default: 1,10,100,1000) and of `first` (default: 1), in Mbit/s
     #[arg(long, value_delimiter = ',')]
     rates: Option<Vec<f64>>,
     /// Steps of the runs of `whole`. Default: 1500,6000; with `--quick` 300
@@ -73,6 +74,8 @@ enum Section {
     Traffic,
     /// Time to the loss that PyTorch's DDP has after ten minutes
     Reach,
+    /// Time of a run's first thousand steps beside a machine alone
+    First,
 }
 
 /// Measures the requested parts, or plots results. Quick runs are short, with one learning rate and one seed.
@@ -97,6 +100,7 @@ pub fn run(args: Args) -> Result<()> {
             Section::Quality => quality::measure(&mut session)?,
             Section::Traffic => traffic::measure(&mut session)?,
             Section::Reach => reach::measure(&mut session)?,
+            Section::First => first::measure(&mut session, args.rates.as_deref().unwrap_or(&[1.0]))?,
         }
     }
     session.finish()

@@ -60,8 +60,8 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
             let lengths = Lengths::of(session, method.round, method.warmup_rounds);
             let repeats = if session.quick { 1 } else { method.repeats };
             session.case(BENCH, &case, lengths.limit * repeats, |_| {
-                let local_run = || gpt::local(lengths.local_steps);
-                local.beside(repeats, local_run, || ours(method, &[1, 1], &link, &lengths))
+                let local_run = || gpt::local_of(2, lengths.local_steps, method.train);
+                local.beside(repeats, method.train, local_run, || ours(method, &[1, 1], &link, &lengths))
             })?;
         }
         let only = session.only().clone();
@@ -87,8 +87,9 @@ pub fn sites_of(
             let lengths = Lengths::of(session, method.round, method.warmup_rounds);
             let repeats = if session.quick { 1 } else { 3 };
             session.case(SITES_BENCH, &case, lengths.limit * repeats, |_| {
-                let local_run = || gpt::local_of(2 * workers, lengths.local_steps);
-                local.beside(repeats, local_run, || ours(method, &[workers; 2], &link, &lengths))
+                let local_run = || gpt::local_of(2 * workers, lengths.local_steps, method.train);
+                local
+                    .beside(repeats, method.train, local_run, || ours(method, &[workers; 2], &link, &lengths))
             })?;
         }
     }
@@ -130,27 +131,28 @@ pub fn link(rate_mbit: f64) -> Result<LinkConfig> {
     Ok(format!("rate_mbit={rate_mbit},delay_ms=25,loss_percent=0.1").parse()?)
 }
 
-/// The latest local speed, which also applies before the next case.
+/// The latest local speed with its keys of `[train]`, which also applies before the next case with the same.
 #[derive(Default)]
-struct Local(Option<f64>);
+struct Local(Option<(f64, &'static str)>);
 
 impl Local {
     /// Measures a case between two local runs; of several repetitions, returns the one with the median share.
     fn beside(
         &mut self,
         repeats: u32,
+        train: &'static str,
         mut local: impl FnMut() -> Result<f64>,
         mut case: impl FnMut() -> Result<Outcome>,
     ) -> Result<Vec<Figure>> {
         let mut measured = Vec::new();
         for _ in 0..repeats {
             let before = match self.0 {
-                Some(step_s) => step_s,
-                None => local()?,
+                Some((step_s, of)) if of == train => step_s,
+                _ => local()?,
             };
             let outcome = case()?;
             let after = local()?;
-            self.0 = Some(after);
+            self.0 = Some((after, train));
             let local_s = f64::midpoint(before, after);
             match outcome {
                 Outcome::Over(limit) => {
@@ -242,6 +244,7 @@ fn pytorch_case(
         let pace = Pace { round, warm_up, enough_s: lengths.enough_s };
         local.beside(
             1,
+            "",
             || python.local(&[], lengths.local_steps as usize),
             || {
                 let links = pytorch::links(link)?;
