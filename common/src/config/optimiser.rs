@@ -40,7 +40,7 @@ pub struct MuonConfig {
     pub steps: u32,
     /// Scale of the orthogonal update.
     pub scale: MuonScale,
-    /// Number format of the iteration's products. `bf16` is faster on GPUs, and on CPUs with bf16 instructions. Default: `train.precision`.
+    /// Number format of the iteration's products. Default: `bf16`, as its authors have it, on GPUs and on CPUs with bf16 instructions; elsewhere, and where members exchange gradients and must make equal steps, `train.precision`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
 }
@@ -192,6 +192,11 @@ impl RunConfig {
                     sync.fragment_values = MUON_FRAGMENT_VALUES;
                 }
             }
+        }
+        if sync.source.is_gradient() && *optimiser == Optimiser::Muon {
+            // Each member makes the step, and all need the same.
+            let precision = &mut self.train.muon.get_or_insert_default().precision;
+            *precision = precision.or(Some(self.train.precision));
         }
         self
     }
@@ -431,6 +436,21 @@ mod tests {
             let early = (config.sync.early_share, config.sync.groups);
             assert_eq!(early == (0.0, 40), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
+        }
+    }
+
+    #[test]
+    fn where_all_must_make_the_same_step_the_format_of_muon_does_not_follow_the_device() {
+        for (text, precision) in [
+            ("[sync]\npreset = \"dense\"", Some(Precision::F32)),
+            ("precision = \"bf16\"\n[sync]\npreset = \"dense\"", Some(Precision::Bf16)),
+            ("muon.precision = \"bf16\"\n[sync]\npreset = \"dense\"", Some(Precision::Bf16)),
+            ("[sync]\nwarmup_rounds = 7", None),
+            ("", None),
+            ("[sync]\npreset = \"muloco\"", None),
+        ] {
+            let config = with(&format!("[train]\noptimiser = \"muon\"\n{text}")).unwrap();
+            assert_eq!(config.train.muon.and_then(|muon| muon.precision), precision, "{text}");
         }
     }
 

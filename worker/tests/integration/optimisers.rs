@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use longhaul_common::config::{
-    AdafactorConfig, ImageConfig, ModelConfig, ModelKind, MuonConfig, MuonScale, Optimiser, SgdConfig,
-    TrainConfig,
+    AdafactorConfig, ImageConfig, ModelConfig, ModelKind, MuonConfig, MuonScale, Optimiser, Precision,
+    SgdConfig, TrainConfig,
 };
 use longhaul_common::model::ModelSpec;
 use longhaul_engine::{Engine, choose_device};
@@ -67,7 +67,7 @@ fn four_steps_of_each_optimiser_end_where_pytorchs_do() {
     };
     let muon = |scale| TrainConfig {
         optimiser: Optimiser::Muon,
-        muon: Some(MuonConfig { scale, ..MuonConfig::default() }),
+        muon: Some(MuonConfig { scale, precision: Some(Precision::F32), ..MuonConfig::default() }),
         ..base.clone()
     };
     let adafactor = |beta1| TrainConfig {

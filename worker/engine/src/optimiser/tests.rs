@@ -213,9 +213,10 @@ fn newton_schulz(matrix: &Matrix, steps: u32) -> Matrix {
 }
 
 fn muon(spec: &ModelSpec, names: &[&str], own: &MuonConfig, ratio: f64, precision: Precision) {
-    let train = TrainConfig { muon: Some(own.clone()), precision, ..with(Kind::Muon) };
+    let own = &MuonConfig { precision: Some(precision), ..own.clone() };
+    let train = TrainConfig { muon: Some(own.clone()), ..with(Kind::Muon) };
     // Newton–Schulz amplifies the rounding of small singular values, and bf16 has eight bits.
-    let tolerance = if precision == Precision::Bf16 { 3e-2 } else { 3e-4 };
+    let tolerance = if precision == Precision::Bf16 { 5e-2 } else { 3e-4 };
     let products = spec.hidden_products();
     assert_follows(spec, &train, tolerance, |tensor, theta, gradients, rates| {
         let product = products.iter().find(|product| product.weight == tensor.name)?;
@@ -266,18 +267,42 @@ fn muon_of_a_wide_matrix_of_low_rank_is_bounded_after_any_number_of_iterations()
     let left = Tensor::from_slice(&(0..64).map(value).collect::<Vec<_>>()).view([32, 2]);
     let right = Tensor::from_slice(&(0..192).map(|place| value(place + 5)).collect::<Vec<_>>()).view([2, 96]);
     let matrix = left.matmul(&right);
-    for steps in [1, 5, 6, 10, 20] {
-        let update = super::muon::orthogonal(&matrix, steps, tch::Kind::Float).unwrap();
+    let kinds = [tch::Kind::Float, tch::Kind::BFloat16];
+    for (steps, kind) in [1, 5, 6, 10, 20].into_iter().flat_map(|steps| kinds.map(|kind| (steps, kind))) {
+        let update = super::muon::orthogonal(&matrix, steps, kind).unwrap();
         let squares = update.square().sum(tch::Kind::Float).double_value(&[]);
         // No singular value is above 1.3: many iterations raise those of rounding, too.
-        assert!(squares.is_finite() && squares < 32.0 * 1.3 * 1.3, "{steps} steps: {squares}");
+        assert!(squares.is_finite() && squares < 32.0 * 1.3 * 1.3, "{steps} steps, {kind:?}: {squares}");
+    }
+}
+
+/// Five iterations are three by Gram matrices and two. One fewer or more would be 26 to 39 % off; rounding to bf16 makes 4.5 % without Gram matrices.
+#[test]
+fn muon_of_a_wide_matrix_in_bf16_has_all_its_iterations() {
+    let value = |row: usize, column: usize| {
+        let on_diagonal = if column % 32 == row { 1.0 + row as f64 / 32.0 } else { 0.0 };
+        on_diagonal + 0.01 * ((row * 7 + column * 3) % 11) as f64
+    };
+    let exact = Matrix::of(32, 96, value);
+    let values: Vec<f32> = exact.values.iter().map(|&value| value as f32).collect();
+    for (steps, kind, tolerance) in
+        [(5, tch::Kind::Float, 1e-4), (5, tch::Kind::BFloat16, 7e-2), (4, tch::Kind::BFloat16, 7e-2)]
+    {
+        let update =
+            super::muon::orthogonal(&Tensor::from_slice(&values).view([32, 96]), steps, kind).unwrap();
+        let update = Vec::<f32>::try_from(update.contiguous().view(-1)).unwrap();
+        let expected = newton_schulz(&exact, steps).values;
+        let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+        let apart = norm(&mut update.iter().zip(&expected).map(|(a, e)| f64::from(*a) - e));
+        let size = norm(&mut expected.iter().copied());
+        assert!(apart < tolerance * size, "{steps} steps, {kind:?}: {}", apart / size);
     }
 }
 
 #[test]
 fn muon_in_bf16_is_that_of_f32_but_for_rounding() {
     let own = MuonConfig { steps: 3, ..MuonConfig::default() };
-    muon(&tiny_llama(), &["0.self_attn.k_proj"], &own, 1.0, Precision::Bf16);
+    muon(&tiny_llama(), &["0.self_attn.k_proj", "1.mlp.down_proj"], &own, 1.0, Precision::Bf16);
 }
 
 /// Embeddings, output projection and vectors move as under AdamW alone.

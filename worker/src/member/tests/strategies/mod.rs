@@ -201,7 +201,7 @@ fn visible_changes_follow_the_reference() {
 /// Values cross in f32: two bits would turn the rounding of the iteration, which grows small singular values 500 times, into other levels.
 #[test]
 fn muloco_follows_the_reference() {
-    let train = "learning_rate = 3e-3\nwarmup_steps = 2\nmuon.learning_rate = 6e-3";
+    let train = "learning_rate = 3e-3\nwarmup_steps = 2\nmuon.learning_rate = 6e-3\nmuon.precision = \"f32\"";
     let sync = "preset = \"muloco\"\nevery = 3\nvalues = \"f32\"";
     let wrong = [
         Rule(Mistake::NoWeights),
