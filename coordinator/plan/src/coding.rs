@@ -211,11 +211,16 @@ impl Device {
     }
 }
 
-/// The share of the fragments of a round that the site has which owns most: owners are balanced ([`Membership::assign`]).
+/// The mean share of a round's fragments that the site has which owns most: owners are balanced within a turn ([`Membership::assign`]). `fragments`: of the
+/// whole model.
 ///
 /// [`Membership::assign`]: longhaul_common::plan::Membership::assign
-pub(super) fn largest_share(fragments: f64, sites: usize) -> f64 {
-    ((fragments / sites as f64).ceil() / fragments).min(1.0)
+pub(super) fn largest_share(fragments: f64, turns: f64, sites: usize) -> f64 {
+    let fragments = fragments.max(1.0).round();
+    let turns = turns.round().clamp(1.0, fragments);
+    let (fewer, longer) = ((fragments / turns).floor(), fragments % turns);
+    let most = |due: f64| (due / sites.max(1) as f64).ceil();
+    (longer * most(fewer + 1.0) + (turns - longer) * most(fewer)) / fragments
 }
 
 #[cfg(test)]
@@ -335,20 +340,27 @@ mod tests {
     fn the_largest_owner_has_as_much_as_is_expected() {
         let layout = FragmentLayout { values: 42, fragment_values: 1 };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        for sites in [1, 2, 3, 5] {
-            let member = |site: u32| Member {
-                worker: WorkerId(site),
-                site: SiteId(site),
+        for (turns, sites) in
+            [1, 5, 10, 13, 40].into_iter().flat_map(|turns| [1, 2, 3, 5].map(|sites| (turns, sites)))
+        {
+            // Of three workers each.
+            let member = |worker: u32| Member {
+                worker: WorkerId(worker),
+                site: SiteId(worker % sites),
                 lan_address: address,
                 wan_address: address,
                 upload_weight: 1,
             };
-            let plan = Membership::assign(Generation(1), (0..sites).map(member).collect(), layout, 1);
-            let owned = |worker| layout.fragments().filter(|f| plan.owner(*f) == Some(worker)).count();
-            let most = plan.members().iter().map(|member| owned(member.worker)).max();
-            let share = most.unwrap_or_default() as f64 / f64::from(layout.count());
-            assert_eq!(share, largest_share(42.0, sites as usize), "{sites} sites");
+            let plan = Membership::assign(Generation(1), (0..3 * sites).map(member).collect(), layout, turns);
+            let owned = |turn: u32, site: u32| {
+                let due = layout.fragments().filter(|fragment| fragment.0 % turns == turn);
+                due.filter(|fragment| plan.owner(*fragment).is_some_and(|owner| owner.0 % sites == site))
+                    .count()
+            };
+            let most = |turn| (0..sites).map(|site| owned(turn, site)).max().unwrap_or_default();
+            let share = (0..turns).map(most).sum::<usize>() as f64 / 42.0;
+            let expected = largest_share(42.0, f64::from(turns), sites as usize);
+            assert!((share - expected).abs() < 1e-12, "{turns} turns, {sites} sites: {share} for {expected}");
         }
-        assert_eq!(largest_share(0.5, 2), 1.0);
     }
 }

@@ -148,7 +148,9 @@ impl Exchange {
     #[must_use]
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         let sync = &config.sync;
-        let (every, groups) = (sync.every as f64, f64::from(sync.groups));
+        let fragments = sync.layout(spec.parameter_count()).count();
+        let groups = config.round_schedule().for_fragments(fragments).groups;
+        let (every, groups) = (sync.every as f64, f64::from(groups));
         let turns = every * groups;
         let follows = sync.adapt && sync.every_max > sync.every;
         let turns_least = if follows { every * groups.min(f64::from(TURNS_OF_BUSY_CORES)) } else { turns };

@@ -94,8 +94,8 @@ impl<'a> Ways<'a> {
         let mut bytes = BTreeMap::new();
         for Group { parameters, sites, .. } in &self.groups.0 {
             let count = sites.len();
-            let fragments = (parameters / exchange.fragment_values).ceil() * exchange.every / exchange.turns;
-            let owned = largest_share(fragments, count);
+            let fragments = (parameters / exchange.fragment_values).ceil();
+            let owned = largest_share(fragments, exchange.turns / exchange.every, count);
             let of_result = match exchange.side_by_side {
                 true => count as f64 * exchange.up_bits,
                 false => exchange.down_bits,
