@@ -4,6 +4,7 @@ mod base;
 mod columns;
 mod encoder_head;
 mod parallel;
+mod redundant;
 mod sparse_backward;
 mod tuning;
 
@@ -19,7 +20,9 @@ impl RunConfig {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let text = with_new_names(text);
         let config = read_toml::<Self>(&text).map_err(ConfigError::of_run)?;
-        let config = config.with_classes().with_masking().with_optimiser(&given_keys(&text));
+        let given = given_keys(&text);
+        let config =
+            config.with_classes().with_masking().with_optimiser(&given).with_redundant_warmup(&given);
         config.check()?;
         Ok(config)
     }
@@ -41,6 +44,7 @@ impl RunConfig {
         self.sync.check()?;
         self.sync.check_for(self.replicas())?;
         self.sync.check_warmup(self.model.from.is_some())?;
+        self.check_redundant()?;
         self.check_optimiser()?;
         self.check_columns()?;
         self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;

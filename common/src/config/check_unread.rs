@@ -40,7 +40,7 @@ impl SyncConfig {
             ),
             (
                 !self.has_warmup(),
-                &["sync.warmup_every", "sync.warmup_keep", "sync.warmup_values"],
+                &["sync.warmup_every", "sync.warmup_keep", "sync.warmup_redundant", "sync.warmup_values"],
                 "there is no warm-up: take a warmup_share or warmup_rounds above 0, or leave it out",
             ),
             (
@@ -207,13 +207,14 @@ mod tests {
     }
 
     /// A value that no preset has.
-    const OTHERS: [(&str, &str); 29] = [
+    const OTHERS: [(&str, &str); 30] = [
         ("every_max", "333"),
         ("late", "\"mix\""),
         ("mix", "0.3"),
         ("warmup_rounds", "7"),
         ("warmup_share_max", "0.3"),
         ("warmup_every", "1"),
+        ("warmup_redundant", "true"),
         ("warmup_keep", "9"),
         ("warmup_values", "\"f16\""),
         ("selection", "\"threshold\""),

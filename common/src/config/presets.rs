@@ -210,6 +210,7 @@ fn sparse_local() -> SyncConfig {
         warmup_share: 0.1,
         warmup_share_max: 1.0,
         warmup_every: 2,
+        warmup_redundant: false,
         warmup_keep: 1024,
         warmup_values: ValueFormat::TwoBit,
         source: Source::Delta,

@@ -257,6 +257,9 @@ sync_keys! {
     warmup_share_max: f64,
     /// Steps between warm-up rounds.
     warmup_every: u64,
+    /// A warm-up of gradients without links: each member computes the gradient of the whole batch, and none is sent. A step takes as many times longer as there are members,
+    /// which is less than an exchange over a slow link. Members on unlike devices drift apart by rounding; all but one fetch the state at the end.
+    warmup_redundant: bool,
     /// Values kept per chunk in the warm-up; `chunk`: no selection.
     warmup_keep: u32,
     /// Wire format in the warm-up.
@@ -408,6 +411,12 @@ impl SyncConfig {
         self.warmup_rounds > 0 || self.warmup_share > 0.0
     }
 
+    /// Whether every member computes a round's whole batch, and its gradient is not exchanged.
+    #[must_use]
+    pub fn is_redundant_in(&self, is_warmup: bool) -> bool {
+        is_warmup && self.warmup_redundant
+    }
+
     /// Returns a worker's contribution to a round: in the warm-up, the common start of all optimisers.
     #[must_use]
     pub fn source_in(&self, is_warmup: bool) -> Source {
@@ -422,6 +431,7 @@ impl SyncConfig {
         let is_by_value = self.transform == Transform::None && (is_warmup || self.rank == 0);
         let waits = is_warmup || self.overlap == 0;
         self.source_in(is_warmup) == Source::Gradient
+            && !self.is_redundant_in(is_warmup)
             && self.selection != SelectionRule::Columns
             && waits
             && is_by_value
@@ -432,7 +442,8 @@ impl SyncConfig {
     /// In a warm-up some rounds suffice to know the link.
     #[must_use]
     pub fn measures(&self, round: Round, is_warmup: bool) -> bool {
-        self.adapt && (!is_warmup || round.0.is_multiple_of(self.measured_every()))
+        let sends = !self.is_redundant_in(is_warmup);
+        self.adapt && sends && (!is_warmup || round.0.is_multiple_of(self.measured_every()))
     }
 
     /// Returns n if one round in n of a warm-up is measured, and contributed as a whole where others may not

@@ -19,6 +19,8 @@ pub struct Phase {
     pub exchange: Exchange,
     /// Where bits follow the link: an exchange may take as long as so many steps.
     pub window_steps: f64,
+    /// Whether each replica computes the steps of all.
+    pub is_redundant: bool,
 }
 
 /// Which part of a run.
@@ -52,7 +54,10 @@ pub fn phases(config: &RunConfig, spec: &ModelSpec) -> Vec<Phase> {
         (PhaseKind::Early, early, early_part(sync, &steady), 1.0),
         (PhaseKind::Steady, schedule.steps - warmup - early, steady, 1.0),
     ];
-    let phase = |(kind, steps, exchange, window_steps)| Phase { kind, steps, exchange, window_steps };
+    let phase = |(kind, steps, exchange, window_steps)| {
+        let is_redundant = sync.is_redundant_in(kind == PhaseKind::Warmup);
+        Phase { kind, steps, exchange, window_steps, is_redundant }
+    };
     all.into_iter().filter(|(_, steps, ..)| *steps > 0).map(phase).collect()
 }
 
@@ -71,6 +76,8 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
     let with_gradients = sync.opens_with_gradients();
     let least = if with_gradients { ValueFormat::Int4 } else { ValueFormat::TwoBit };
     let (up, down) = match sync.adapt {
+        // A value of each fragment.
+        _ if sync.warmup_redundant => [32.0 / f64::from(sync.fragment_values); 2].into(),
         true => [least_bits(least, sync); 2].into(),
         false => {
             let up = warmup(sync).bits_per_value();
@@ -95,7 +102,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         every: turns,
         turns,
         exchanges: 1.0,
-        most_bits: sync.adapt.then_some(sync.bits_max / turns),
+        most_bits: (sync.adapt && !sync.warmup_redundant).then_some(sync.bits_max / turns),
         turns_least: turns,
         ..*steady
     }

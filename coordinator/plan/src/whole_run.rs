@@ -53,7 +53,9 @@ pub fn whole_run(
 ) -> Result<WholeRun, Unfit> {
     let (compute_s, ..) = trace_slowest(topology, work, plan)?;
     let time = |phase: &Phase| {
-        let step = step_with(topology, work, plan, (phase.exchange, phase.window_steps), compute_s);
+        let shares = if phase.is_redundant { plan.replicas.len() as f64 } else { 1.0 };
+        let exchange = (phase.exchange, phase.window_steps);
+        let step = step_with(topology, work, plan, exchange, shares * compute_s);
         let StepTime { step_s, sync_s, coding_s, .. } = step;
         PhaseTime { kind: phase.kind, steps: phase.steps, step_s, sync_s, coding_s }
     };
@@ -116,6 +118,13 @@ mod tests {
             let by_link = [100.0, 10.0, 1.0].map(|mbit| share(mbit, 1500));
             assert!(by_link.is_sorted_by(|faster, slower| faster > slower), "{sync}: {by_link:?}");
         }
+        // Of two, each computes two shares of 100 steps, and values for comparison cross meanwhile.
+        let redundant = run_over(1.0, 1500, "preset = \"auto\"\nwarmup_redundant = true");
+        let [warmup, steady] = redundant.phases[..] else { panic!("{redundant:?}") };
+        assert_eq!((warmup.kind, warmup.steps, steady.kind), (PhaseKind::Warmup, 100, PhaseKind::Steady));
+        let compute_s = redundant.local_s / 1500.0;
+        let more = warmup.step_s - 2.0 * compute_s;
+        assert!(more.abs() < 1e-9 && warmup.sync_s < 0.15, "{more}: {warmup:?}");
         // The warm-up of `auto` has a hundred rounds in a run of 1500 steps, and a twentieth of 6000.
         let share = |steps| run_over(10.0, steps, "preset = \"auto\"").share_of_local_speed;
         assert!(share(6000) > share(1500), "{} and {}", share(6000), share(1500));

@@ -240,7 +240,11 @@ impl Device {
         }
         match next {
             Next::Step => {
-                self.given = self.positions(stretch.step);
+                let is_warmup = self.barrier.schedule().is_warmup(stretch.round);
+                self.given = match self.config.sync.is_redundant_in(is_warmup) {
+                    true => self.barrier.all_positions(stretch.step).into_iter().flatten().collect(),
+                    false => self.positions(stretch.step),
+                };
                 told.computes = Some(self.given.len());
                 self.doing = Doing::Computing(stretch);
             }

@@ -110,6 +110,7 @@ impl Synchroniser {
                 running.contributions.of_rounds = running.contributions.of_rounds.split_off(&round.next());
                 running.contributions.columns.release(round);
                 running.contributions.repeated = running.contributions.repeated.split_off(&round.next());
+                running.contributions.redundant = running.contributions.redundant.split_off(&round.next());
                 running.contributions.finished.take_if(|finished| finished.round <= round);
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
@@ -177,6 +178,10 @@ pub(super) fn slice_of<'a>(
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
+    if running.rounds.layouts.is_redundant(round) {
+        // Everybody has applied all of it.
+        return;
+    }
     running.contributions.columns.carry_over(round, fragment);
     let mut values =
         slice_of(&running.contributions.of_rounds, &running.rounds.layouts, round, fragment).to_vec();

@@ -39,6 +39,15 @@ impl Synchroniser {
             let due = running.rounds.schedule.due_stretches(&running.rounds.layout, round);
             (running.replica.delta(&values, due), Some((round, values)))
         };
+        let is_redundant = running.rounds.layouts.is_redundant(round);
+        if is_redundant {
+            let gradient = delta.into_whole(running.rounds.layout.values as usize);
+            let fragments = running.rounds.layout.fragments();
+            // A norm for each fragment, with which the owners' checks and comparisons work as with gradients.
+            let norms = fragments.map(|of| norm(&gradient[running.rounds.layout.range(of)]) as f32);
+            delta = SparseRanges::whole(norms.collect());
+            running.contributions.redundant.insert(round, gradient);
+        }
         if let Some(tiling) = &running.rounds.tiling {
             let flat = delta.into_whole(running.rounds.layout.values as usize);
             delta = SparseRanges::whole(tiling.to_exchanged(&flat));
@@ -48,7 +57,7 @@ impl Synchroniser {
                 values.copy_from_slice(part);
             }
         }
-        if weight > 0 {
+        if weight > 0 && !is_redundant {
             let rest = running.rounds.layout.fragments().filter(|fragment| !finished.contains(fragment));
             contribute_carry(running, round, rest, self.config.sync.norm_limit, &mut delta);
         }

@@ -10,6 +10,8 @@ pub struct Layouts {
     model: FragmentLayout,
     exchanges: Option<[FragmentLayout; 2]>,
     schedule: RoundSchedule,
+    /// Whether all members compute whole gradients in the warm-up: its rounds carry one value of each fragment.
+    redundant_warmup: bool,
 }
 
 impl Layouts {
@@ -22,7 +24,20 @@ impl Layouts {
             let fragment_values = u32::try_from(size).unwrap_or(u32::MAX);
             FragmentLayout { values: values as u64, fragment_values }
         };
-        Self { model, exchanges: exchanges.map(|lengths| lengths.map(cut)), schedule }
+        let exchanges = exchanges.map(|lengths| lengths.map(cut));
+        Self { model, exchanges, schedule, redundant_warmup: false }
+    }
+
+    /// Sets whether the warm-up is redundant.
+    #[must_use]
+    pub fn with_redundant_warmup(self, redundant_warmup: bool) -> Self {
+        Self { redundant_warmup, ..self }
+    }
+
+    /// Whether a round carries no gradient, as every member has computed all of it.
+    #[must_use]
+    pub fn is_redundant(&self, round: Round) -> bool {
+        self.redundant_warmup && self.schedule.is_warmup(round)
     }
 
     /// Returns these layouts with another schedule.
@@ -49,6 +64,9 @@ impl Layouts {
     pub fn of(&self, round: Round) -> FragmentLayout {
         match (self.exchanges, self.exchange_in(round)) {
             (Some(layouts), Some(exchange)) => layouts[exchange.min(1) as usize],
+            _ if self.is_redundant(round) => {
+                FragmentLayout { values: u64::from(self.model.count()), fragment_values: 1 }
+            }
             _ => self.model,
         }
     }

@@ -240,7 +240,7 @@ impl Synchroniser {
         let layout = self.layout(replica.parameters().len());
         let schedule = self.config.round_schedule().for_fragments(layout.count());
         let exchanges = self.part.prepared.as_ref().and_then(|prepared| prepared.exchanges);
-        let layouts = Layouts::new(layout, exchanges, schedule);
+        let layouts = Layouts::new(layout, exchanges, schedule).with_redundant_warmup(sync.warmup_redundant);
         let tiling = match (sync.transform, &self.part.prepared) {
             (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
             _ => None,
@@ -279,6 +279,7 @@ impl Synchroniser {
                 of_rounds: BTreeMap::new(),
                 columns: ColumnContributions::with_carried(fitting(kept.carried_columns, layout)),
                 repeated: BTreeMap::new(),
+                redundant: BTreeMap::new(),
                 finished: None,
                 snapshot: None,
                 carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),

@@ -65,6 +65,12 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
+        if running.results.completed.iter().any(|(round, _)| running.rounds.layouts.is_redundant(*round)) {
+            let reason =
+                "the others were faster, and what each computed by itself in the warm-up is in no result";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
         let begins_at = running.device.begun.map(Round::next).max(running.member.first_round());
         if self.config.parallel.is_divided() && begins_at.is_some_and(|begins_at| begins_at < next) {
             // The other workers of its replica are in that round.
@@ -177,7 +183,10 @@ impl Synchroniser {
             running.contributions.carry = None;
         }
         if let Some(mut report) = running.results.reports.remove(&round) {
-            if is_common {
+            // By themselves, unlike devices differ in rounding until the end of the warm-up.
+            let is_compared = !(running.rounds.layouts.is_redundant(round)
+                && running.rounds.schedule.is_warmup(round.next()));
+            if is_common && is_compared {
                 report.state_hash = running.replica.hash();
             }
             report.validation_loss = validation.map(|validation| validation.loss);
@@ -293,6 +302,12 @@ fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> S
 
 /// Returns the mean of all values of a round of common steps.
 fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+    if running.rounds.layouts.is_redundant(round)
+        && let Some(own) = running.contributions.redundant.remove(&round)
+    {
+        mean_of(running, round, results);
+        return own;
+    }
     let len = running.rounds.layouts.of(round).values as usize;
     mean_of(running, round, results).into_whole(len)
 }

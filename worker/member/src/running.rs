@@ -89,6 +89,8 @@ pub(super) struct Contributions {
     pub columns: ColumnContributions,
     /// Parts that recur in the next contribution, as full vectors.
     pub repeated: BTreeMap<Round, Vec<f32>>,
+    /// Whole gradients of a redundant warm-up, which no result has.
+    pub redundant: BTreeMap<Round, Vec<f32>>,
     /// Parts of a round in computation.
     pub finished: Option<Finished>,
     /// With deltas: the due local parameters at the end of the last round, until its result is applied.

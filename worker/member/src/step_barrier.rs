@@ -1,5 +1,6 @@
 //! The device's single point of permission to continue.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::id::{Round, WorkerId};
@@ -179,6 +180,12 @@ impl StepBarrier {
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         self.lock().timeline.positions(step, worker)
+    }
+
+    /// Returns the stream positions of a step over all workers, in order.
+    #[must_use]
+    pub fn all_positions(&self, step: u64) -> Vec<Positions> {
+        self.lock().timeline.positions_without(step, &BTreeSet::new())
     }
 
     /// Returns the place of this worker among those that share a step, and their number; `None`: it has no share.

@@ -238,6 +238,14 @@ impl Device<'_> {
         self.barrier.positions(step, self.worker).into_iter().flatten().collect()
     }
 
+    /// Returns the positions to compute of a step: this worker's, or all of them in a redundant warm-up.
+    fn computed(&self, step: u64, is_warmup: bool, own: &[u64]) -> Vec<u64> {
+        match self.config.sync.is_redundant_in(is_warmup) {
+            true => self.barrier.all_positions(step).into_iter().flatten().collect(),
+            false => own.to_vec(),
+        }
+    }
+
     /// Computes a round's steps and contributes. `None`: the next round follows.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
         // A member delayed by the barrier or a result is awaited here, not within a step.
@@ -264,7 +272,12 @@ impl Device<'_> {
             if is_warmup && self.config.sync.measures(stretch.round, is_warmup) {
                 stretch.spare.begin();
             }
-            self.step(stretch, step, &positions, &mut gradient, &mut tally)?;
+            let computed = self.computed(step, is_warmup, &positions);
+            self.step(stretch, step, &computed, &mut gradient, &mut tally)?;
+            if self.config.sync.is_redundant_in(is_warmup) {
+                // Others count the rest.
+                tally.keep_share(positions.len(), computed.len());
+            }
             stretch.spare.end();
             self.engine.step_back()?;
             stretch.trained.push(positions);

@@ -43,6 +43,12 @@ impl Tally {
         }
     }
 
+    /// Counts this share of the samples only: `own` of `all` positions.
+    pub fn keep_share(&mut self, own: usize, all: usize) {
+        let share = |samples: u32| (u64::from(samples) * own as u64).div_ceil(all.max(1) as u64);
+        self.samples = u32::try_from(share(self.samples)).unwrap_or(u32::MAX);
+    }
+
     /// Returns the mean of the known losses, in nats per token.
     pub fn loss(&self) -> Option<f32> {
         (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)

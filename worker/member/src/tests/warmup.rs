@@ -84,3 +84,33 @@ fn what_rounding_left_of_gradients_is_in_no_momentum() {
         );
     }
 }
+
+const REDUNDANT: &str = "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 2\nwarmup_redundant = true\nfragment_values = 96\nchunk = 32";
+
+/// Every member has computed the whole gradient, so a round carries a value of each fragment, and a late member misses nothing.
+#[test]
+fn in_a_redundant_warmup_each_applies_its_own_gradient() {
+    let mut rig = training(REDUNDANT);
+    for (round, is_late) in [(0, false), (1, true)] {
+        rig.workers[0].send(round, vec![1.0; VALUES]);
+        if !is_late {
+            rig.workers[1].send(round, vec![4.0; VALUES]);
+        }
+        rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
+        if is_late {
+            rig.workers[1].send(round, vec![4.0; VALUES]);
+        }
+        for (worker, own) in rig.workers.iter_mut().zip([1.0, 4.0]) {
+            assert_eq!(mean(worker, round), vec![own; VALUES], "round {round}");
+            worker.applied(round, Some(vec![round as f32; VALUES]));
+            assert!(worker.running().contributions.redundant.is_empty());
+            worker.begin(round + 1);
+        }
+    }
+    assert_eq!(carried(&rig), None, "nothing is left for later");
+    let layouts = rig.workers[0].running().rounds.layouts;
+    assert_eq!(
+        [1, 2].map(|round| layouts.of(Round(round)).values),
+        [VALUES.div_ceil(96) as u64, VALUES as u64]
+    );
+}
