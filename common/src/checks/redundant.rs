@@ -7,7 +7,8 @@ use crate::config::{ConfigError, InnerRule, RunConfig};
 impl RunConfig {
     /// Sets what follows from a redundant warm-up unless it is given: its gradients are exact, so two bits a value after it gain nothing (decision 0108).
     pub(super) fn with_redundant_warmup(mut self, given: &BTreeSet<String>) -> Self {
-        if self.sync.warmup_redundant && !given.contains("sync.early_share") {
+        let is_in_effect = self.sync.warmup_redundant && self.sync.adapt && self.sync.has_warmup();
+        if is_in_effect && !given.contains("sync.early_share") {
             self.sync.early_share = 0.0;
         }
         self
@@ -19,11 +20,8 @@ impl RunConfig {
         if !(sync.warmup_redundant && sync.has_warmup()) {
             return Ok(());
         }
-        let dropouts = [train.dropout, train.attention_dropout, train.classifier_dropout];
         let reason = if !(sync.adapt && sync.inner == InnerRule::FrozenAdamw) {
             "only the warm-up of preset = \"auto\" with AdamW can be computed by every member"
-        } else if dropouts.iter().flatten().any(|dropout| *dropout > 0.0) {
-            "members drop different values, so their gradients are not the same: take dropout = 0"
         } else if train.selective_backward.is_some() {
             "members select samples by their own losses: leave [train.selective_backward] out"
         } else if self.parallel.is_divided() {
@@ -64,7 +62,7 @@ mod tests {
         let early_share = |text: &str| parse(&format!("{redundant}{text}")).unwrap().sync.early_share;
         assert_eq!([early_share(""), early_share("\nearly_share = 0.1")], [0.0, 0.1]);
         for (text, words) in [
-            ("[train]\ndropout = 0.1", "drop different values"),
+            ("[sync]\npreset = \"dense\"\nwarmup_rounds = 9", "with AdamW"),
             ("[train.selective_backward]\nbeta = 0.5", "select samples"),
             ("[parallel]\nstages = 2", "a part of the model"),
             ("[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6", "everybody's data"),

@@ -258,7 +258,7 @@ sync_keys! {
     /// Steps between warm-up rounds.
     warmup_every: u64,
     /// A warm-up of gradients without links: each member computes the gradient of the whole batch, and none is sent. A step takes as many times longer as there are members,
-    /// which is less than an exchange over a slow link. Members on unlike devices drift apart by rounding; all but one fetch the state at the end.
+    /// which is less than an exchange over a slow link. For equal machines: others drift apart by rounding, and must fetch the state at the end. Workers that join wait for its end.
     warmup_redundant: bool,
     /// Values kept per chunk in the warm-up; `chunk`: no selection.
     warmup_keep: u32,

@@ -24,6 +24,9 @@ pub const PROTOCOL_VERSION: u16 = 33;
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
 
+/// State hash of a round's report where states are not compared: each member has computed the round by itself.
+pub const NOT_COMPARED: Hash = [0; 32];
+
 /// From a worker to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToCoordinator {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{FragmentId, Round, SiteId};
-use longhaul_proto::control::message::{RoundReport, ToCoordinator};
+use longhaul_proto::control::message::{NOT_COMPARED, RoundReport, ToCoordinator};
 use longhaul_proto::round::FragmentResult;
 
 use super::outer::outer_step;
@@ -147,7 +147,7 @@ impl Synchroniser {
                 true => None,
                 false => residual_ratio(running, round),
             };
-            let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            let state_hash = if dense { NOT_COMPARED } else { running.replica.hash() };
             drop(updating);
             if let Some((adaptation, backlog)) = running.codec.adaptation.as_mut().zip(residual_ratio) {
                 adaptation.left(round, backlog);
@@ -184,8 +184,9 @@ impl Synchroniser {
         }
         if let Some(mut report) = running.results.reports.remove(&round) {
             // By themselves, unlike devices differ in rounding until the end of the warm-up.
-            let is_compared = !(running.rounds.layouts.is_redundant(round)
-                && running.rounds.schedule.is_warmup(round.next()));
+            let goes_on =
+                running.rounds.schedule.is_warmup(round.next()) && round.next() < running.rounds.until;
+            let is_compared = !(running.rounds.layouts.is_redundant(round) && goes_on);
             if is_common && is_compared {
                 report.state_hash = running.replica.hash();
             }
@@ -265,7 +266,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
         samples: 0,
         sites: Vec::new(),
         residual_ratio: None,
-        state_hash: [0; 32],
+        state_hash: NOT_COMPARED,
         skipped: Vec::new(),
         validation_loss: None,
         validation_accuracy: None,

@@ -269,12 +269,13 @@ impl Device<'_> {
                 self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
             }
             let positions = self.positions(step);
-            if is_warmup && self.config.sync.measures(stretch.round, is_warmup) {
+            let is_redundant = self.config.sync.is_redundant_in(is_warmup);
+            if is_warmup && (is_redundant || self.config.sync.measures(stretch.round, is_warmup)) {
                 stretch.spare.begin();
             }
             let computed = self.computed(step, is_warmup, &positions);
             self.step(stretch, step, &computed, &mut gradient, &mut tally)?;
-            if self.config.sync.is_redundant_in(is_warmup) {
+            if is_redundant {
                 // Others count the rest.
                 tally.keep_share(positions.len(), computed.len());
             }

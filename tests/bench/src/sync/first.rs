@@ -17,7 +17,7 @@ use crate::runs::training::{SPEED, Training};
 /// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/first";
 /// Measured methods: those with which runs begin by default.
-const METHODS: [&str; 2] = ["auto", "auto with muon"];
+const METHODS: [&str; 3] = ["auto", "auto with muon", "auto with redundant warm-up"];
 /// Steps of the whole run, of which warm-ups are a share.
 const PLANNED: u64 = 6000;
 const SITES: f64 = 2.0;

@@ -32,7 +32,9 @@ impl Device<'_> {
         let began = Instant::now();
         let micro_batch = self.config.train.micro_batch as usize;
         let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);
-        let after = (step + 1..end).map(|step| self.positions(step));
+        let schedule = self.schedule();
+        let is_warmup = |step| schedule.is_warmup(schedule.round_of(step));
+        let after = (step + 1..end).map(|step| self.computed(step, is_warmup(step), &self.positions(step)));
         let steps = std::iter::once(positions.to_vec()).chain(after);
         let batch = self.read_ahead.take(steps.map(|positions| ReadRequest { positions, micro_batch }))?;
         self.progress.waited_for_data(began.elapsed());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::Hash;
+use longhaul_proto::control::message::{Hash, NOT_COMPARED};
 use serde::{Deserialize, Serialize};
 
 /// Rounds whose hashes are kept, for members that lag and joiners that catch up. Far more than a member can lag
@@ -29,8 +29,11 @@ pub struct Verdict {
 }
 
 impl Parity {
-    /// Notes a report; how many there are of the round now. None: it is too old to be kept.
+    /// Notes a report; how many there are of the round now. None: it is too old to be kept, or its state is not to be compared.
     pub fn report(&mut self, round: Round, worker: WorkerId, hash: Hash) -> Option<usize> {
+        if hash == NOT_COMPARED {
+            return None;
+        }
         if self.reports.len() >= ROUNDS_KEPT
             && self.reports.first_key_value().is_some_and(|(&first, _)| round < first)
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::learning_rate::LearningRate;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::RoundReport;
+use longhaul_proto::control::message::{NOT_COMPARED, RoundReport};
 use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::late::LateShare;
@@ -63,7 +63,7 @@ impl Run {
         if was_behind && !peer.is_behind(through) {
             roll.behind = roll.behind.saturating_sub(1);
         }
-        peer.progress.state_hash = Some(report.state_hash);
+        peer.progress.state_hash = (report.state_hash != NOT_COMPARED).then_some(report.state_hash);
         self.accounting.slow_joiners.takes_part(worker);
         let rank = peer.slot.map_or(0, |slot| slot.rank);
         if rank > 0 {

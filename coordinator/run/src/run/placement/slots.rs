@@ -33,6 +33,10 @@ impl Core {
     /// together, from the same one on; members of a tensor group always, as one of them has the means of their shared parts.
     pub(crate) fn copies_may_join(&self) -> bool {
         let (sync, through) = (&self.config.sync, self.state.rounds.ledger.through());
+        if sync.is_redundant_in(self.state.rounds.schedule.is_warmup(through)) {
+            // No result has the gradients of the rounds that a joiner has missed.
+            return false;
+        }
         let makes_common_steps = sync.source.is_gradient() || self.state.rounds.schedule.is_warmup(through);
         let is_alone = self.config.train.gradient_clip == 0.0 && self.config.parallel.tensor == 1;
         self.ranks() == 1 || is_alone || !makes_common_steps
