@@ -31,7 +31,7 @@ impl RunConfig {
         } else {
             return Ok(());
         };
-        Err(ConfigError::value("sync.warmup_redundant", true, &format!("{reason}, or leave it out")))
+        Err(ConfigError::value("sync.warmup_redundant", true, format!("{reason}, or leave it out")))
     }
 }
 
