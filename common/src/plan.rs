@@ -234,7 +234,7 @@ fn owners(
     let mut owners = vec![WorkerId(0); fragments as usize];
     for due in by_turn {
         let mut of_site: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        share_out(b'p', due, &candidates, |fragment, site| of_site.entry(site).or_default().push(fragment));
+        share_out(b'd', due, &candidates, |fragment, site| of_site.entry(site).or_default().push(fragment));
         for (site, members) in sites.iter().zip(members) {
             let due = of_site.get(&site.0).map_or(&[][..], Vec::as_slice);
             share_out(b'o', due, members, |fragment, id| owners[fragment as usize] = WorkerId(id));
