@@ -229,23 +229,6 @@ impl Device<'_> {
         })
     }
 
-    /// Returns whether the timeline assigns exactly the trained positions from `step` on.
-    fn has_trained(&self, step: u64, trained: &[Vec<u64>]) -> bool {
-        (step..).zip(trained).all(|(step, positions)| self.positions(step) == *positions)
-    }
-
-    fn positions(&self, step: u64) -> Vec<u64> {
-        self.barrier.positions(step, self.worker).into_iter().flatten().collect()
-    }
-
-    /// Returns the positions to compute of a step: this worker's, or all of them in a redundant warm-up.
-    fn computed(&self, step: u64, is_warmup: bool, own: &[u64]) -> Vec<u64> {
-        match self.config.sync.is_redundant_in(is_warmup) {
-            true => self.barrier.all_positions(step).into_iter().flatten().collect(),
-            false => own.to_vec(),
-        }
-    }
-
     /// Computes a round's steps and contributes. `None`: the next round follows.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
         // A member delayed by the barrier or a result is awaited here, not within a step.

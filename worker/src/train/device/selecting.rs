@@ -25,6 +25,24 @@ pub(super) struct Samples {
 }
 
 impl Device<'_> {
+    /// Returns this worker's positions of a step.
+    pub(super) fn positions(&self, step: u64) -> Vec<u64> {
+        self.barrier.positions(step, self.worker).into_iter().flatten().collect()
+    }
+
+    /// Returns the positions to compute of a step: this worker's, or all of them in a redundant warm-up.
+    pub(super) fn computed(&self, step: u64, is_warmup: bool, own: &[u64]) -> Vec<u64> {
+        match self.config.sync.is_redundant_in(is_warmup) {
+            true => self.barrier.all_positions(step).into_iter().flatten().collect(),
+            false => own.to_vec(),
+        }
+    }
+
+    /// Returns whether the timeline assigns exactly the trained positions from `step` on.
+    pub(super) fn has_trained(&self, step: u64, trained: &[Vec<u64>]) -> bool {
+        (step..).zip(trained).all(|(step, positions)| self.positions(step) == *positions)
+    }
+
     /// Reads the samples of a step. The reader reads ahead along the timeline; a change of the timeline discards its data.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn batch(&self, round: Round, step: u64, positions: &[u64]) -> Result<Batch> {
