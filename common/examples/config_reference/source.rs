@@ -12,7 +12,7 @@ use syn::{
 };
 
 /// Folders of the types, within the crate.
-const SOURCES: [&str; 2] = ["src/config", "src/pipeline"];
+const SOURCES: [&str; 3] = ["src/config", "src/config/sync", "src/pipeline"];
 
 /// Keys of a table, or names of a choice, in order, by the type's name.
 pub type Types = BTreeMap<String, Vec<Member>>;

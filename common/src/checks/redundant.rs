@@ -2,42 +2,83 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{ConfigError, InnerRule, RunConfig};
+use crate::config::{ConfigError, InnerRule, Redundancy, RunConfig, SyncConfig};
+
+/// A warm-up of fewer steps is not worth a measurement.
+const STEPS_WORTH_MEASURING: u64 = 50;
 
 impl RunConfig {
     /// Sets what follows from a redundant warm-up unless it is given: its gradients are exact, so two bits a value after it gain nothing (decision 0108).
     pub(super) fn with_redundant_warmup(mut self, given: &BTreeSet<String>) -> Self {
-        let is_in_effect = self.sync.warmup_redundant && self.sync.adapt && self.sync.has_warmup();
-        if is_in_effect && !given.contains("sync.early_share") {
-            self.sync.early_share = 0.0;
+        if self.sync.warmup_redundant == Redundancy::Always && !given.contains("sync.early_share") {
+            self.leave_out_early_part();
         }
         self
     }
 
+    /// Whether the plan has yet to decide on [`Redundancy::Auto`].
+    #[must_use]
+    pub fn is_redundancy_open(&self) -> bool {
+        let schedule = self.round_schedule();
+        let steps = schedule.warmup_rounds.saturating_mul(schedule.warmup_every).min(schedule.steps);
+        self.sync.warmup_redundant == Redundancy::Auto
+            && steps >= STEPS_WORTH_MEASURING
+            && self.is_plan_open()
+            && self.against_redundancy().is_none()
+    }
+
+    /// Decides on [`Redundancy::Auto`]. With a redundant warm-up, an `early_share` that is the preset's becomes 0. Where members have parts of the model, the warm-up
+    /// is exchanged in any case.
+    pub fn decide_redundancy(&mut self, is_redundant: bool) {
+        if self.parallel.is_divided() {
+            self.sync.warmup_redundant = Redundancy::Never;
+        }
+        if self.sync.warmup_redundant != Redundancy::Auto {
+            return;
+        }
+        self.sync.warmup_redundant = if is_redundant { Redundancy::Always } else { Redundancy::Never };
+        if is_redundant && self.sync.early_share == SyncConfig::of(self.sync.preset).early_share {
+            self.leave_out_early_part();
+        }
+    }
+
+    fn leave_out_early_part(&mut self) {
+        if self.sync.adapt && self.sync.has_warmup() {
+            self.sync.early_share = 0.0;
+        }
+    }
+
     /// The gradients of all members must be the same, without any exchange.
     pub(super) fn check_redundant(&self) -> Result<(), ConfigError> {
-        let (sync, train) = (&self.sync, &self.train);
-        if !(sync.warmup_redundant && sync.has_warmup()) {
-            return Ok(());
+        match self.against_redundancy() {
+            Some(reason) if self.sync.warmup_redundant == Redundancy::Always && self.sync.has_warmup() => {
+                let reason = format!("{reason}, or leave it out");
+                Err(ConfigError::value("sync.warmup_redundant", "\"always\"", reason))
+            }
+            _ => Ok(()),
         }
-        let reason = if !(sync.adapt && sync.inner == InnerRule::FrozenAdamw) {
-            "only the warm-up of preset = \"auto\" with AdamW can be computed by every member"
+    }
+
+    /// Why members cannot compute each other's gradients; `None`: they can.
+    fn against_redundancy(&self) -> Option<&'static str> {
+        let (sync, train) = (&self.sync, &self.train);
+        if !(sync.adapt && sync.inner == InnerRule::FrozenAdamw) {
+            Some("only the warm-up of preset = \"auto\" with AdamW can be computed by every member")
         } else if train.selective_backward.is_some() {
-            "members select samples by their own losses: leave [train.selective_backward] out"
+            Some("members select samples by their own losses: leave [train.selective_backward] out")
         } else if self.parallel.is_divided() {
-            "a member has only a part of the model: take stages = 1 and tensor = 1"
+            Some("a member has only a part of the model: take stages = 1 and tensor = 1")
         } else if self.privacy.is_some() || self.secure_aggregation.is_some() {
-            "every member would read everybody's data: leave [privacy] and [secure_aggregation] out"
+            Some("every member would read everybody's data: leave [privacy] and [secure_aggregation] out")
         } else {
-            return Ok(());
-        };
-        Err(ConfigError::value("sync.warmup_redundant", true, format!("{reason}, or leave it out")))
+            None
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::RunConfig;
+    use super::{Redundancy, RunConfig};
 
     const SMALL: &str = r#"
         [run]
@@ -58,7 +99,7 @@ mod tests {
     #[test]
     fn what_differs_between_members_is_refused_by_name() {
         let parse = |text: &str| RunConfig::parse(&format!("{SMALL}\n{text}"));
-        let redundant = "[sync]\nwarmup_redundant = true";
+        let redundant = "[sync]\nwarmup_redundant = \"always\"";
         let early_share = |text: &str| parse(&format!("{redundant}{text}")).unwrap().sync.early_share;
         assert_eq!([early_share(""), early_share("\nearly_share = 0.1")], [0.0, 0.1]);
         for (text, words) in [
@@ -73,8 +114,40 @@ mod tests {
                 None => format!("{redundant}\n{text}"),
             };
             let message = parse(&text).unwrap_err().to_string();
-            let is_named = message.starts_with("sync.warmup_redundant = true: ");
+            let is_named = message.starts_with("sync.warmup_redundant = \"always\": ");
             assert!(is_named && message.contains(words), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn the_plan_decides_where_a_warmup_is_long_enough_and_members_may_compute_alike() {
+        let parse = |text: &str| RunConfig::parse(&format!("{SMALL}\n{text}")).unwrap();
+        let is_open = |text: &str| parse(text).is_redundancy_open();
+        assert!(is_open("") && is_open("[sync]\nearly_share = 0.1"));
+        for text in [
+            "[sync]\nwarmup_redundant = \"never\"",
+            "[sync]\nwarmup_redundant = \"always\"",
+            "[sync]\nwarmup_rounds = 49\nwarmup_share = 0",
+            "[sync]\npreset = \"dense\"",
+            "[parallel]\nplan = \"fixed\"",
+            "[train]\noptimiser = \"muon\"",
+            "[train.selective_backward]\nbeta = 0.5",
+        ] {
+            assert!(!is_open(text), "{text}");
+        }
+        let decided = |text: &str, is_redundant| {
+            let mut config = parse(text);
+            config.decide_redundancy(is_redundant);
+            (config.sync.warmup_redundant, config.sync.early_share)
+        };
+        assert_eq!(decided("", true), (Redundancy::Always, 0.0));
+        assert_eq!(decided("", false), (Redundancy::Never, 0.2));
+        assert_eq!(decided("[sync]\nearly_share = 0.1", true), (Redundancy::Always, 0.1));
+        let never = "[sync]\nwarmup_redundant = \"never\"";
+        assert_eq!(decided(never, true), (Redundancy::Never, 0.2), "as it is written");
+        let mut divided = parse("[sync]\nwarmup_redundant = \"always\"");
+        divided.parallel.stages = 2;
+        divided.decide_redundancy(true);
+        assert_eq!(divided.sync.warmup_redundant, Redundancy::Never);
     }
 }

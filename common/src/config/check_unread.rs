@@ -214,7 +214,7 @@ mod tests {
         ("warmup_rounds", "7"),
         ("warmup_share_max", "0.3"),
         ("warmup_every", "1"),
-        ("warmup_redundant", "true"),
+        ("warmup_redundant", "\"always\""),
         ("warmup_keep", "9"),
         ("warmup_values", "\"f16\""),
         ("selection", "\"threshold\""),

@@ -77,8 +77,8 @@ pub use secure_aggregation::SecureAggregationConfig;
 pub use selective_backward::{SelectionMode, SelectiveBackwardConfig};
 pub use sparse_backward::{SparseBackwardConfig, SparseMode};
 pub use sync::{
-    Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
-    Transform, WithinSite,
+    Application, InnerRule, LateRule, Redundancy, ResultForm, RobustRule, SelectionRule, Source, SyncConfig,
+    SyncPreset, Transform, WithinSite,
 };
 pub use task_kind::TaskKind;
 pub use tasks::{TASK_QUESTIONS_MAX, TasksConfig};

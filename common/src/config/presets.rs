@@ -1,8 +1,8 @@
 //! The presets: one value for each key of `[sync]`.
 
 use super::sync::{
-    Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
-    Transform, WithinSite,
+    Application, InnerRule, LateRule, Redundancy, ResultForm, RobustRule, SelectionRule, Source, SyncConfig,
+    SyncPreset, Transform, WithinSite,
 };
 use super::{Rounding, ValueFormat};
 
@@ -40,6 +40,7 @@ fn auto() -> SyncConfig {
         warmup_share_max: 0.25,
         warmup_every: 1,
         warmup_keep: 4096,
+        warmup_redundant: Redundancy::Auto,
         warmup_values: ValueFormat::Int8,
         inner: InnerRule::FrozenAdamw,
         error_decay: 1.0,
@@ -210,7 +211,7 @@ fn sparse_local() -> SyncConfig {
         warmup_share: 0.1,
         warmup_share_max: 1.0,
         warmup_every: 2,
-        warmup_redundant: false,
+        warmup_redundant: Redundancy::Never,
         warmup_keep: 1024,
         warmup_values: ValueFormat::TwoBit,
         source: Source::Delta,

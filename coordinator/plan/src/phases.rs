@@ -77,7 +77,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
     let least = if with_gradients { ValueFormat::Int4 } else { ValueFormat::TwoBit };
     let (up, down) = match sync.adapt {
         // A value of each fragment.
-        _ if sync.warmup_redundant => [32.0 / f64::from(sync.fragment_values); 2].into(),
+        _ if sync.is_redundant_in(true) => [32.0 / f64::from(sync.fragment_values); 2].into(),
         true => [least_bits(least, sync); 2].into(),
         false => {
             let up = warmup(sync).bits_per_value();
@@ -102,7 +102,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         every: turns,
         turns,
         exchanges: 1.0,
-        most_bits: (sync.adapt && !sync.warmup_redundant).then_some(sync.bits_max / turns),
+        most_bits: (sync.adapt && !sync.is_redundant_in(true)).then_some(sync.bits_max / turns),
         turns_least: turns,
         ..*steady
     }

@@ -119,7 +119,7 @@ mod tests {
             assert!(by_link.is_sorted_by(|faster, slower| faster > slower), "{sync}: {by_link:?}");
         }
         // Of two, each computes two shares of 100 steps, and values for comparison cross meanwhile.
-        let redundant = run_over(1.0, 1500, "preset = \"auto\"\nwarmup_redundant = true");
+        let redundant = run_over(1.0, 1500, "preset = \"auto\"\nwarmup_redundant = \"always\"");
         let [warmup, steady] = redundant.phases[..] else { panic!("{redundant:?}") };
         assert_eq!((warmup.kind, warmup.steps, steady.kind), (PhaseKind::Warmup, 100, PhaseKind::Steady));
         let compute_s = redundant.local_s / 1500.0;

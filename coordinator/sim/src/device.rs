@@ -30,6 +30,8 @@ struct Stretch {
     gradient: Vec<f32>,
     /// Samples behind the exchanges of a step.
     weight: u32,
+    /// Samples in `gradient`: more, where it has computed others', too.
+    computed: u32,
 }
 
 /// What it is about.
@@ -67,7 +69,7 @@ pub struct Device {
     state: DeviceState,
     /// Of the first exchange of a step.
     first_mean: Vec<f32>,
-    /// Positions of the step that it computes.
+    /// Positions of the step that it computes: its own, or in a redundant warm-up all.
     given: Vec<u64>,
     inbox: VecDeque<ToDevice>,
     doing: Doing,
@@ -176,10 +178,11 @@ impl Device {
         let (is_gradient, count) = (self.is_gradient(stretch.round), self.state.parameters.len());
         if is_gradient {
             learn(&mut stretch.gradient, &positions, count, 1.0);
+            stretch.computed += positions.len() as u32;
         } else {
             learn(&mut self.state.parameters, &positions, count, -1.0);
         }
-        stretch.trained.push(positions);
+        stretch.trained.push(self.positions(stretch.step));
         stretch.step += 1;
         let next = if stretch.step < self.end_of(stretch.round) { Next::Step } else { Next::Contribution };
         self.before(stretch, next, &mut told);
@@ -192,7 +195,8 @@ impl Device {
         let Doing::Computing(stretch) = &self.doing else { return None };
         let schedule = self.barrier.schedule();
         let is_last = stretch.step + 1 == self.end_of(stretch.round);
-        if !is_last || !self.is_gradient(stretch.round) || self.config.sync.rank > 0 {
+        let is_redundant = self.is_redundant(stretch.round);
+        if !is_last || is_redundant || !self.is_gradient(stretch.round) || self.config.sync.rank > 0 {
             return None;
         }
         let positions: Vec<u64> = stretch.trained.iter().chain([&self.given]).flatten().copied().collect();
@@ -220,6 +224,11 @@ impl Device {
         self.config.sync.source_in(is_warmup).is_gradient()
     }
 
+    /// Whether everybody computes all samples of a round.
+    fn is_redundant(&self, round: Round) -> bool {
+        self.config.sync.is_redundant_in(self.barrier.schedule().is_warmup(round))
+    }
+
     /// Steps that may be computed before the result of a round is applied.
     fn overlap_after(&self, round: Round) -> u64 {
         let schedule = self.barrier.schedule();
@@ -240,8 +249,7 @@ impl Device {
         }
         match next {
             Next::Step => {
-                let is_warmup = self.barrier.schedule().is_warmup(stretch.round);
-                self.given = match self.config.sync.is_redundant_in(is_warmup) {
+                self.given = match self.is_redundant(stretch.round) {
                     true => self.barrier.all_positions(stretch.step).into_iter().flatten().collect(),
                     false => self.positions(stretch.step),
                 };
@@ -266,7 +274,8 @@ impl Device {
             stretch.weight = trained.len() as u32;
         }
         let weight = stretch.weight;
-        let values = self.contribution(round, std::mem::take(&mut stretch.gradient), weight);
+        let computed = std::mem::take(&mut stretch.computed);
+        let values = self.contribution(round, std::mem::take(&mut stretch.gradient), computed);
         told.said.push(FromDevice::Contribute(LocalUpdate {
             round,
             values,
@@ -290,7 +299,7 @@ impl Device {
     }
 
     /// The values for a round: of the first exchange of a step, or of its only one, the gradient; of the second, the mean of the first.
-    fn contribution(&self, round: Round, mut gradient: Vec<f32>, weight: u32) -> SparseRanges {
+    fn contribution(&self, round: Round, mut gradient: Vec<f32>, computed: u32) -> SparseRanges {
         if !self.is_gradient(round) {
             let layout = self.config.sync.layout(self.state.parameters.len() as u64);
             let mut due = SparseRanges::zeros(self.barrier.schedule().due_stretches(&layout, round));
@@ -303,7 +312,7 @@ impl Device {
             return SparseRanges::whole(self.first_mean.clone());
         }
         gradient.resize(self.state.parameters.len(), 0.0);
-        gradient.iter_mut().for_each(|value| *value /= weight.max(1) as f32);
+        gradient.iter_mut().for_each(|value| *value /= computed.max(1) as f32);
         SparseRanges::whole(gradient)
     }
 
@@ -393,8 +402,9 @@ impl Device {
         self.next_round = enter.round;
         let (epoch, round, pending, gradient) = (enter.epoch, enter.round, None, Vec::new());
         let step = self.barrier.schedule().steps_of(round).start + resumed.len() as u64;
-        self.doing =
-            Doing::AtBarrier(Stretch { epoch, round, step, pending, trained: resumed, gradient, weight: 0 });
+        let (trained, weight, computed) = (resumed, 0, 0);
+        let stretch = Stretch { epoch, round, step, pending, trained, gradient, weight, computed };
+        self.doing = Doing::AtBarrier(stretch);
     }
 
     /// A step by a mean that all members have, once its last exchange is there.

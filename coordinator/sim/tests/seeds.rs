@@ -194,3 +194,9 @@ fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
 fn gradients_survive_whatever_happens_too() {
     seeds().unwrap_or(0..15).for_each(|seed| finish(random_of(Exchange::Gradients, seed), seed));
 }
+
+/// A worker that comes back in the warm-up waits for its end.
+#[test]
+fn no_mixture_of_faults_breaks_a_promise_where_everybody_computes_the_warmup() {
+    seeds().unwrap_or(0..15).for_each(|seed| finish(random_of(Exchange::RedundantWarmup, seed), seed));
+}

@@ -13,7 +13,7 @@ use super::up::read_config;
 use super::whole_run::in_words;
 use super::{CliError, LogFormat, PlanArgs, print};
 use longhaul_plan::{
-    Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, WholeRun, Workload,
+    Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, Warmups, WholeRun, Workload,
     choose_among, choose_with_groups, parallel_of, phases, shape, whole_run, why,
 };
 
@@ -42,20 +42,46 @@ second, memory and bytes between sites. A file describes the machines and the li
 examples/machines.toml is a complete file.";
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
-    let config = read_config(&args.config, LogFormat::Text)?;
+    let mut config = read_config(&args.config, LogFormat::Text)?;
     let topology = read_topology(&args.topology)?;
     let spec = spec_of(&config)?;
     let (topology, choice) = chosen(&config, topology, &spec)?;
+    let warmups = warmups_of(&config, &spec, &topology, &choice)?;
+    config.decide_redundancy(warmups.as_ref().is_some_and(Warmups::is_redundant));
     let whole = whole_run_of(&config, &spec, &topology, &choice)?;
     if args.json {
         let mut json = as_json(&topology, &choice);
         json["whole_run"] = json!(whole);
+        json["redundant_warmup"] = json!(config.sync.is_redundant_in(true));
         print(&format!("{json:#}"));
     } else {
         describe(&config, &spec, &topology, &choice).iter().for_each(|line| print(line));
         in_words(&whole).iter().for_each(|line| print(line));
+        warmups.iter().for_each(|warmups| print(&sentence(&warmups.told())));
     }
     Ok(())
+}
+
+/// Both warm-ups of whole models, where the plan decides between them: for workers that compute alike.
+fn warmups_of(
+    config: &RunConfig,
+    spec: &ModelSpec,
+    topology: &Topology,
+    choice: &Choice,
+) -> Result<Option<Warmups>, CliError> {
+    let is_whole = choice.tensor == 1 && choice.best.0.pipeline.ranks == 1;
+    if !(is_whole && config.is_redundancy_open()) || topology.sites.len() < 2 {
+        return Ok(None);
+    }
+    let warmups = Warmups::predict(topology, config, spec, &choice.best.0);
+    Ok(Some(warmups.context("predict the warm-up")?))
+}
+
+/// As a sentence of its own, behind the phases.
+fn sentence(words: &str) -> String {
+    let mut letters = words.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    format!("{}{}.", first.collect::<String>(), letters.as_str())
 }
 
 /// From the first step to the last, with the warm-up.

@@ -19,7 +19,7 @@ pub use super::report::{
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 33;
+pub const PROTOCOL_VERSION: u16 = 34;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -172,6 +172,9 @@ pub struct Profile {
     pub flops_per_s: f64,
     /// Entries of the tokenizer's vocabulary.
     pub vocabulary: u32,
+    /// Hash of a gradient of this model's parts on a made-up batch: equal for machines that compute alike. 0: not
+    /// measured, or a GPU, whose sums vary.
+    pub gradient_hash: u64,
 }
 
 /// The link between two workers, from the probed one to the probing one.

@@ -14,6 +14,7 @@ mod checkpointing;
 mod columns;
 mod commands;
 mod compression;
+mod configured_rounds;
 mod contributions;
 mod donating;
 mod encode;

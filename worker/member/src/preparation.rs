@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_checkpoint::LoadedModel;
-use longhaul_common::config::{RunConfig, Transform};
+use longhaul_common::config::Transform;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member};
-use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 use longhaul_proto::codec::{ColumnUpdate, Decoder};
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
 use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
@@ -17,6 +16,7 @@ use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 use super::adaptation::{Adaptation, adapt_to};
 use super::average::Average;
 use super::columns::ColumnContributions;
+use super::configured_rounds::is_of_this_run;
 use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
@@ -240,7 +240,8 @@ impl Synchroniser {
         let layout = self.layout(replica.parameters().len());
         let schedule = self.config.round_schedule().for_fragments(layout.count());
         let exchanges = self.part.prepared.as_ref().and_then(|prepared| prepared.exchanges);
-        let layouts = Layouts::new(layout, exchanges, schedule).with_redundant_warmup(sync.warmup_redundant);
+        let layouts =
+            Layouts::new(layout, exchanges, schedule).with_redundant_warmup(sync.is_redundant_in(true));
         let tiling = match (sync.transform, &self.part.prepared) {
             (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
             _ => None,
@@ -416,22 +417,6 @@ impl Synchroniser {
     }
 }
 
-/// Reports whether rounds are as configured, or further apart within the user's bounds. In an extended run, the round after its former end is a change, too.
-fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
-    let configured = config.round_schedule();
-    let Pace { every, groups } = configured.last_pace();
-    let follows_links = config.sync.adapt && !config.sync.source.is_gradient();
-    let is_within = |pace: Pace| match follows_links {
-        true => (every..=config.sync.every_max).contains(&pace.every) && (1..=groups).contains(&pace.groups),
-        false => (pace.every, pace.groups) == (every, groups),
-    };
-    let paces = schedule.changes.kept().iter().map(|change| change.pace);
-    let is_paced = is_within(Pace { every: schedule.every, groups: schedule.groups })
-        && paces.into_iter().all(is_within);
-    let same = RoundSchedule { every, groups, changes: Changes::NONE, ..*schedule };
-    is_paced && same == configured && schedule.is_consistent()
-}
-
 /// Keeps updates of the length of their fragments.
 fn fitting(
     mut updates: BTreeMap<FragmentId, ColumnUpdate>,
@@ -440,62 +425,4 @@ fn fitting(
     let has = |fragment: &FragmentId| fragment.0 < layout.count();
     updates.retain(|fragment, update| has(fragment) && update.len() == layout.range(*fragment).len());
     updates
-}
-#[cfg(test)]
-mod tests {
-    use longhaul_run_toml::RunToml;
-
-    use super::*;
-
-    #[test]
-    fn a_schedule_may_move_rounds_apart_and_nothing_else() {
-        let config = |sync: &str| {
-            let run = RunToml::new("r").workers(2).steps(900).batch(4).lines("sync", sync);
-            RunConfig::parse(&run.to_string()).unwrap()
-        };
-        let auto = config("preset = \"auto\"\nevery_max = 7");
-        let own = auto.round_schedule();
-        let later = |every, groups| own.changed_at(Round(300), Pace { every, groups });
-        for good in [
-            own,
-            RoundSchedule { every: 7, groups: 1, ..own },
-            RoundSchedule { every: 2, groups: 3, ..own },
-            later(7, 1),
-            later(2, 5).changed_at(Round(350), Pace { every: 1, groups: 3 }),
-        ] {
-            assert!(is_of_this_run(&auto, &good), "{good:?}");
-        }
-        for bad in [
-            later(8, 1),
-            later(2, 6),
-            RoundSchedule { every: 2, ..later(7, 1) },
-            RoundSchedule { every: 0, ..own },
-            RoundSchedule { every: 8, ..own },
-            RoundSchedule { groups: 0, ..own },
-            RoundSchedule { groups: 6, ..own },
-            RoundSchedule { warmup_rounds: 1, ..own },
-            RoundSchedule { warmup_every: 0, ..own },
-            RoundSchedule { exchanges: 2, ..own },
-            RoundSchedule { steps: 1, ..own },
-        ] {
-            assert!(!is_of_this_run(&auto, &bad), "{bad:?}");
-        }
-        for gradients in ["preset = \"dense\"", "preset = \"dense\"\nadapt = true\noverlap = 1"] {
-            let config = config(gradients);
-            let own = config.round_schedule();
-            assert!(is_of_this_run(&config, &own));
-            assert!(!is_of_this_run(&config, &RoundSchedule { every: 2, ..own }), "each step is exchanged");
-        }
-
-        // Its last round had four steps of seven; then it was extended.
-        let fixed = config("preset = \"sparse-local\"\nevery = 7\nwarmup_share = 0");
-        let mut longer = fixed.clone();
-        longer.run.steps = 1000;
-        let own = fixed.round_schedule();
-        let extended = own.extended(Round(own.rounds()), 1000).unwrap();
-        assert!(is_of_this_run(&longer, &extended) && extended != longer.round_schedule());
-        assert!(!is_of_this_run(&fixed, &extended));
-        let slower = extended.changed_at(Round(135), Pace { every: 8, groups: 1 });
-        assert!(!is_of_this_run(&longer, &slower), "links are not followed");
-    }
 }

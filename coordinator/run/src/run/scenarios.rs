@@ -29,6 +29,7 @@ mod slow_joiners;
 mod spoken_for;
 mod tensor_groups;
 mod together;
+mod warmup;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -198,6 +198,8 @@ pub struct Decided {
     pub recompute: bool,
     /// Members of each copy, by rank, while no states exist: unlike machines have unlike parts. Empty: any workers.
     pub copies: Vec<Vec<WorkerId>>,
+    /// `sync.warmup_redundant`, where that is `auto`.
+    pub redundant_warmup: bool,
     /// The plan and its reasons, in a sentence for people.
     pub why: String,
 }

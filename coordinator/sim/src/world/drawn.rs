@@ -21,12 +21,17 @@ pub enum Exchange {
     Deltas,
     /// Gradients of each step.
     Gradients,
+    /// Deltas after each step, behind a warm-up in which each worker computes the whole batch.
+    RedundantWarmup,
 }
 
 fn config(workers: u32, exchange: Exchange, overlap: u64, fragment_values: u32) -> RunConfig {
     let exchange = match exchange {
         Exchange::Deltas => "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\nkeep = 4",
         Exchange::Gradients => "preset = \"dense\"",
+        Exchange::RedundantWarmup => {
+            "preset = \"auto\"\nwarmup_redundant = \"always\"\nwarmup_share = 0.0\nwarmup_rounds = 30"
+        }
     };
     let text = format!(
         "[run]\nname = \"sim\"\nworkers = {workers}\nsteps = {STEPS}\n\
@@ -118,7 +123,9 @@ impl World {
     fn drawn(exchange: Exchange, seed: u64, workers: u32, sites: u32) -> Self {
         // One fragment, or several with owners of their own.
         let fragment_values = if seed % 4 < 2 { 1 << 20 } else { 256 };
-        let config = config(workers, exchange, seed % 2, fragment_values);
+        // Bits that follow links take time after a contribution.
+        let overlap = if exchange == Exchange::RedundantWarmup { 1 } else { seed % 2 };
+        let config = config(workers, exchange, overlap, fragment_values);
         let places =
             (1..=workers).map(|worker| (WorkerId(worker), format!("site-{}", worker % sites))).collect();
         Self::tested(config, places, seed)

@@ -226,7 +226,11 @@ impl World {
             disks: self.disks.clone(),
             atoms: self.watch.atoms.clone(),
             round_trip: self.pace.planned().map_or(Duration::from_millis(60), round_trip),
-            config: Arc::new(if self.pace.planned().is_some() { members_config(&config) } else { config }),
+            // Nothing measures a link here.
+            config: Arc::new(match self.pace.planned().is_some() || config.sync.adapt {
+                true => members_config(&config),
+                false => config,
+            }),
         };
         self.members = Some((welcome.config.clone(), members.clone()));
         Ok(members)
@@ -238,7 +242,8 @@ impl World {
         }
         let Some(planned) = self.pace.planned() else { return };
         let Some(machine) = planned.machine(process.worker) else { return };
-        let profile = Profile { flops_per_s: machine.flops_per_s, vocabulary: planned.vocabulary() };
+        let profile =
+            Profile { flops_per_s: machine.flops_per_s, vocabulary: planned.vocabulary(), gradient_hash: 1 };
         self.say(connection, ToCoordinator::Profile(profile));
     }
 

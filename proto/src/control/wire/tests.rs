@@ -149,7 +149,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         },
         ToCoordinator::Leaving,
         ToCoordinator::Failed { reason: "out of memory".to_owned() },
-        ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256 }),
+        ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256, gradient_hash: 3 }),
         ToCoordinator::Links(vec![Some(MeasuredLink { bytes_per_s: 1.25e7, round_trip_s: 0.05 }), None]),
         ToCoordinator::Kept(Some(offer())),
         ToCoordinator::SeenLinks(vec![SeenLink {

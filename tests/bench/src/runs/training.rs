@@ -92,10 +92,18 @@ impl<'a> Training<'a> {
         Ok(Cluster::start(config)?.with_folder(folder))
     }
 
+    /// With `auto` and one replica per worker, the plan decides on the warm-up alone: each worker has room for the whole model.
+    fn parallel(&self) -> &'a str {
+        let is_auto = self.sync.contains("preset = \"auto\"");
+        let is_whole = self.copies.parallel == Copies::WHOLE.parallel;
+        if is_auto && is_whole { "plan = \"auto\"" } else { self.copies.parallel }
+    }
+
     /// What its coordinator is given.
     pub fn run_toml(&self) -> RunToml {
         let Shape { layers, width, heads, context, tied_embeddings } = self.shape;
-        let Copies { parallel, batch, micro_batch } = self.copies;
+        let Copies { batch, micro_batch, .. } = self.copies;
+        let parallel = self.parallel();
         let workers: usize = self.sites.iter().sum();
         RunToml::new("bench")
             .workers(workers)

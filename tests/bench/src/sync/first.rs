@@ -17,7 +17,7 @@ use crate::runs::training::{SPEED, Training};
 /// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/first";
 /// Measured methods: `auto`, with each of its openings.
-const METHODS: [&str; 3] = ["auto", "auto with muon", "auto with redundant warm-up"];
+const METHODS: [&str; 3] = ["auto", "auto with muon", "auto with exchanged warm-up"];
 /// Steps of the whole run, of which warm-ups are a share.
 const PLANNED: u64 = 6000;
 const SITES: f64 = 2.0;

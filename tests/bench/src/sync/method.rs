@@ -45,7 +45,7 @@ const SGD: [f64; 3] = [1e-2, 5e-2, 0.3];
 /// Keys of `[train]` for Muon in its authors' scale.
 const MUON: &str = "optimiser = \"muon\"\nmuon.scale = \"original\"\nmuon.learning_rate = 0.02";
 
-/// Returns every preset, two of them with Muon, and `auto` with a warm-up that every member computes.
+/// Returns every preset, two of them with Muon, and `auto` with a warm-up that is exchanged over any link.
 pub fn presets() -> Vec<Method> {
     let with_muon = [(SyncPreset::Auto, "auto with muon"), (SyncPreset::Dense, MUON_REFERENCE)];
     let with_muon = with_muon.map(|(preset, name)| Method {
@@ -56,12 +56,12 @@ pub fn presets() -> Vec<Method> {
         ..self::preset(preset)
     });
     let auto = preset(SyncPreset::Auto);
-    let redundant = Method {
-        name: "auto with redundant warm-up",
-        sync: format!("{}\nwarmup_redundant = true", auto.sync),
+    let exchanged = Method {
+        name: "auto with exchanged warm-up",
+        sync: format!("{}\nwarmup_redundant = \"never\"", auto.sync),
         ..auto
     };
-    SyncPreset::ALL.map(preset).into_iter().chain(with_muon).chain([redundant]).collect()
+    SyncPreset::ALL.map(preset).into_iter().chain(with_muon).chain([exchanged]).collect()
 }
 
 /// Name of the reference of methods with AdamW and SGD, and of PyTorch's.

@@ -85,7 +85,7 @@ fn what_rounding_left_of_gradients_is_in_no_momentum() {
     }
 }
 
-const REDUNDANT: &str = "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 2\nwarmup_redundant = true\nfragment_values = 96\nchunk = 32";
+const REDUNDANT: &str = "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 2\nwarmup_redundant = \"always\"\nfragment_values = 96\nchunk = 32";
 
 /// Every member has computed the whole gradient, so a round carries a value of each fragment, and a late member misses nothing.
 #[test]

@@ -16,6 +16,7 @@ use crate::run::core::Core;
 use crate::run::machine::Run;
 use crate::run::planning::Planning;
 use crate::run::planning::survey::{Overdue, Way};
+use crate::run::planning::warmup::Warmup;
 use crate::run::state::{Decided, Phase};
 use longhaul_plan::{
     Choice, Device, DeviceId, Divisions, Link, Site, Topology, Workload, choose_with_groups, outline,
@@ -49,6 +50,7 @@ impl Decided {
         config.parallel = self.parallel.clone();
         config.train.recompute = self.recompute;
         config.drop_speed_shares();
+        config.decide_redundancy(self.redundant_warmup);
     }
 }
 
@@ -58,34 +60,44 @@ impl Run {
         if !self.core.config.is_plan_open() {
             return true;
         }
-        if let Some(bytes) = self.planning.suits_all_undivided(&mut self.core) {
-            let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
+        let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
+        let whole_bytes = self.planning.suits_all_undivided(&mut self.core);
+        if let Some(bytes) = whole_bytes
+            && !self.planning.is_warmup_open(&self.core)
+        {
             if is_complete {
-                let text = format!(
-                    "every worker holds the whole model ({}), and the amount of exchange adapts to the links",
-                    self.planning.told_bytes(bytes)
-                );
-                let undivided = Decided { why: text, ..self.core.undivided() };
-                self.planning.decide(&mut self.core, undivided);
+                self.planning.decide_undivided(&mut self.core, bytes, Warmup::default());
             }
             return is_complete;
         }
         self.planning.have_all_attend(&mut self.core);
-        self.give_up_waiting();
+        let is_untold = self.give_up_waiting(whole_bytes.is_some());
         let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
-        if is_complete
+        if let Some(bytes) = whole_bytes.filter(|_| is_untold && is_complete) {
+            let warmup = Warmup::exchanged("a worker has not reported its speed in time");
+            self.planning.decide_undivided(&mut self.core, bytes, warmup);
+        } else if is_complete
             && self.planning.surveys.have_all_profiles()
             && !self.planning.is_probing(&mut self.core)
         {
-            self.planning.choose(&mut self.core);
+            match whole_bytes {
+                Some(bytes) => {
+                    let warmup = self.planning.choose_warmup(&self.core);
+                    self.planning.decide_undivided(&mut self.core, bytes, warmup);
+                }
+                None => self.planning.choose(&mut self.core),
+            }
         }
         !self.core.config.is_plan_open()
     }
 
-    /// Goes on without overdue answers: removes workers without a speed, and treats unreported links as unknown.
-    fn give_up_waiting(&mut self) {
+    /// Goes on without overdue answers: removes workers without a speed, unless each holds the whole model, and treats unreported links as unknown. Returns whether a
+    /// speed is missing.
+    fn give_up_waiting(&mut self, is_undivided: bool) -> bool {
+        let mut is_untold = false;
         for overdue in self.planning.surveys.take_overdue(self.core.now) {
             match overdue {
+                Overdue::Profile(_) if is_undivided => is_untold = true,
                 Overdue::Profile(worker) => self.refuse(worker, UNTOLD),
                 Overdue::Ways(worker, sites) => {
                     let name = |site: &SiteId| self.core.state.roster.sites.get(site.0 as usize).cloned();
@@ -98,6 +110,7 @@ impl Run {
                 }
             }
         }
+        is_untold
     }
 }
 
@@ -118,7 +131,7 @@ impl Planning {
         if !core.config.is_plan_open() {
             return core.config_toml.clone();
         }
-        if self.suits_all_undivided(core).is_none() {
+        if self.suits_all_undivided(core).is_none() || self.is_warmup_open(core) {
             self.surveys.attend(worker, core.now);
             return core.config_toml.clone();
         }
@@ -133,7 +146,7 @@ impl Planning {
     }
 
     /// Describes the size of the whole model, for the memories present.
-    fn told_bytes(&self, bytes: PerMemory) -> String {
+    pub(super) fn told_bytes(&self, bytes: PerMemory) -> String {
         let told = |memory: Memory| {
             self.surveys.least_bytes(memory)?;
             let bytes = Bytes(bytes[memory] as u64);
@@ -249,7 +262,7 @@ impl Planning {
         self.decide(core, decided);
     }
 
-    fn decide(&mut self, core: &mut Core, decided: Decided) {
+    pub(super) fn decide(&mut self, core: &mut Core, decided: Decided) {
         let why = decided.why.clone();
         core.state.plans.vocabulary = self.vocabulary(core);
         core.follow_plan(decided);
@@ -325,11 +338,12 @@ impl Planning {
 }
 
 impl Core {
-    fn undivided(&self) -> Decided {
+    pub(super) fn undivided(&self) -> Decided {
         Decided {
             parallel: ParallelConfig::undivided(),
             recompute: self.config.train.recompute,
             copies: Vec::new(),
+            redundant_warmup: false,
             why: String::new(),
         }
     }
@@ -369,6 +383,7 @@ impl Core {
             parallel: parallel_of(topology, choice, &self.config.parallel),
             recompute: plan.recompute || self.config.train.recompute,
             copies,
+            redundant_warmup: self.state.plans.decided.as_ref().is_some_and(|plan| plan.redundant_warmup),
             why,
         }
     }
@@ -376,7 +391,12 @@ impl Core {
     /// Makes this plan part of the configuration.
     pub(crate) fn follow_plan(&mut self, decided: Decided) {
         let asked = self.config.train.shares;
+        let was_redundant = self.config.sync.is_redundant_in(true);
         decided.apply_to(&mut self.config);
+        if was_redundant && !self.config.sync.is_redundant_in(true) {
+            let text = "under this plan the warm-up is exchanged, despite sync.warmup_redundant = \"always\": a member has only a part of the model";
+            self.notice(Severity::Warning, None, text.to_owned());
+        }
         if self.config.train.shares != asked {
             let text = "under this plan shares are even, despite train.shares = by_speed: a copy of the model on several workers is as fast as \
                         its slowest part";

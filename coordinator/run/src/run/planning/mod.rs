@@ -5,6 +5,7 @@ pub(super) mod replanning;
 pub(super) mod shares;
 pub(super) mod speeds;
 pub(super) mod survey;
+pub(super) mod warmup;
 
 use std::time::Duration;
 

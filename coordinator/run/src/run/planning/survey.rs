@@ -182,6 +182,19 @@ impl Surveys {
         self.by_vocabulary.len() == self.by_worker.len()
     }
 
+    /// Whether all workers had the same bits of a gradient.
+    pub fn compute_alike(&self) -> bool {
+        let mut hashes =
+            self.by_worker.values().map(|survey| survey.profile.map_or(0, |of| of.gradient_hash));
+        let first = hashes.next();
+        first != Some(0) && hashes.all(|hash| Some(hash) == first)
+    }
+
+    /// Number of sites with workers.
+    pub fn sites(&self) -> usize {
+        self.by_site.len()
+    }
+
     /// Workers with missing answers.
     pub fn owing(&self) -> Vec<WorkerId> {
         let mut workers: Vec<WorkerId> = self.owing.iter().map(|(_, worker)| *worker).collect();

@@ -264,6 +264,7 @@ fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
         parallel: story.run.core.config.parallel.clone(),
         recompute: false,
         copies,
+        redundant_warmup: false,
         why: "for a test".to_owned(),
     };
     let workers = [WorkerId(1), WorkerId(2)].into();

@@ -215,6 +215,7 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
         parallel: config.parallel.clone(),
         recompute: false,
         copies: [[1, 2], [3, 4]].map(|copy| copy.map(WorkerId).to_vec()).to_vec(),
+        redundant_warmup: false,
         why: String::new(),
     };
     let mut state = RunState::new(RunId([1; 16]), &config);

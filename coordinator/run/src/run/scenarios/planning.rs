@@ -36,7 +36,7 @@ fn probed(told: &[ToWorker]) -> Vec<Vec<u32>> {
 }
 
 pub(super) fn profile(flops_per_s: f64) -> ToCoordinator {
-    ToCoordinator::Profile(Profile { flops_per_s, vocabulary: 256 })
+    ToCoordinator::Profile(Profile { flops_per_s, vocabulary: 256, gradient_hash: 7 })
 }
 
 pub(super) fn links(mbit: f64) -> ToCoordinator {
@@ -255,7 +255,7 @@ fn who_leaves_before_it_has_answered_is_not_waited_for() {
 }
 
 /// Lets time pass with signs of life of these workers, and nothing else.
-fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
+pub(super) fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
     let end = story.now + Duration::from_secs(seconds);
     while story.now < end {
         story.now = (story.now + Duration::from_secs(2)).min(end);
