@@ -69,8 +69,7 @@ impl Run {
         if self.planning.waits_for_a_move(&self.core) {
             return;
         }
-        let enough = self.core.peers.len() >= self.core.config.run.workers as usize
-            || self.planning.move_is_complete(&self.core);
+        let enough = self.core.has_all_workers() || self.planning.move_is_complete(&self.core);
         if enough || self.generations.gathering_ends(&self.core).is_some_and(|at| at <= self.core.now) {
             let source = self.core.choose_source();
             if !matches!(source, Source::Memory(..)) && self.core.waits_for_archive() {

@@ -60,11 +60,11 @@ impl Run {
         if !self.core.config.is_plan_open() {
             return true;
         }
-        let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
         let whole_bytes = self.planning.suits_all_undivided(&mut self.core);
         if let Some(bytes) = whole_bytes
             && !self.planning.is_warmup_open(&self.core)
         {
+            let is_complete = self.core.has_all_workers();
             if is_complete {
                 self.planning.decide_undivided(&mut self.core, bytes, Warmup::default());
             }
@@ -72,7 +72,7 @@ impl Run {
         }
         self.planning.have_all_attend(&mut self.core);
         let is_untold = self.give_up_waiting(whole_bytes.is_some());
-        let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
+        let is_complete = self.core.has_all_workers();
         if let Some(bytes) = whole_bytes.filter(|_| is_untold && is_complete) {
             let warmup = Warmup::exchanged("a worker has not reported its speed in time");
             self.planning.decide_undivided(&mut self.core, bytes, warmup);
@@ -117,8 +117,7 @@ impl Run {
 impl Planning {
     /// Workers whose answers a plan still needs, where all have joined.
     pub(crate) fn untold(&self, core: &Core) -> Vec<WorkerId> {
-        let is_complete = core.peers.len() >= core.config.run.workers as usize;
-        if core.config.is_plan_open() && is_complete { self.surveys.owing() } else { Vec::new() }
+        if core.config.is_plan_open() && core.has_all_workers() { self.surveys.owing() } else { Vec::new() }
     }
 
     /// Deadline of the answers that a plan needs.
@@ -338,6 +337,11 @@ impl Planning {
 }
 
 impl Core {
+    /// Whether as many workers have joined as the run begins with.
+    pub(crate) fn has_all_workers(&self) -> bool {
+        self.peers.len() >= self.config.run.workers as usize
+    }
+
     pub(super) fn undivided(&self) -> Decided {
         Decided {
             parallel: ParallelConfig::undivided(),

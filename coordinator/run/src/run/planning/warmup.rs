@@ -25,8 +25,7 @@ impl Warmup {
 impl Planning {
     /// Whether measurements decide on the warm-up: within one site, an exchange takes no time worth mentioning.
     pub(crate) fn is_warmup_open(&self, core: &Core) -> bool {
-        let is_complete = core.peers.len() >= core.config.run.workers as usize;
-        core.config.is_redundancy_open() && !(is_complete && self.surveys.sites() < 2)
+        core.config.is_redundancy_open() && !(core.has_all_workers() && self.surveys.sites() < 2)
     }
 
     /// Decides by the workers' measurements, where each holds the whole model.
