@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
-use longhaul_proto::control::message::{GenerationStart, Hash, RoundReport};
+use longhaul_proto::control::message::{GenerationStart, Hash, NOT_COMPARED, RoundReport};
 
 /// Beside the coordinator's ledger, and made of other facts.
 #[derive(Debug, Default)]
@@ -14,9 +14,7 @@ pub struct Books {
     replaced: BTreeSet<u64>,
     /// By generation: its participants in each round.
     generations: BTreeMap<Generation, TakesPart>,
-    /// Rounds whose whole result a generation took over from an earlier one, which made it.
-    taken_over: BTreeMap<Round, Generation>,
-    /// The members' reports of each round: its generation, the sites in its result, and the states after it.
+    /// The members' reports of each round: the sites in its result, and the states after it.
     results: BTreeMap<Round, Told>,
 }
 
@@ -27,11 +25,12 @@ struct TakesPart {
     /// Those that take part in rounds before the first one.
     before: BTreeSet<WorkerId>,
     first: Round,
+    /// It makes all rounds from this one on, whatever was made of them before.
+    makes: Round,
 }
 
 #[derive(Debug)]
 struct Told {
-    generation: Generation,
     sites: Vec<SiteId>,
     states: BTreeSet<Hash>,
 }
@@ -42,18 +41,25 @@ impl Books {
         self.replaced.extend(before.filter(|before| *before != positions).into_iter().flatten());
     }
 
-    /// Reports of the latest generation count: earlier ones may be of a result that was replaced.
+    /// A report of a member that is still in an earlier generation than the round's maker is of a result that was replaced.
     pub(crate) fn applied(&mut self, report: &RoundReport) {
         let RoundReport { round, generation, sites, state_hash, .. } = report;
-        let new = || Told { generation: *generation, sites: sites.clone(), states: BTreeSet::new() };
-        let known = self.results.entry(*round).or_insert_with(new);
-        // With the same state after it, it is the same result, which was pulled.
-        if known.generation < *generation && !known.states.contains(state_hash) {
-            *known = new();
+        self.told(*generation, *round, sites, *state_hash);
+    }
+
+    fn told(&mut self, generation: Generation, round: Round, sites: &[SiteId], state: Hash) {
+        if self.maker_of(round).is_none_or(|(maker, _)| maker > generation) {
+            return;
         }
-        if known.generation == *generation || known.states.contains(state_hash) {
-            known.states.insert(*state_hash);
-        }
+        let new = || Told { sites: sites.to_vec(), states: BTreeSet::new() };
+        let told = self.results.entry(round).or_insert_with(new);
+        told.states.extend(Some(state).filter(|state| *state != NOT_COMPARED));
+    }
+
+    /// The last generation that makes this round, and its participants.
+    fn maker_of(&self, round: Round) -> Option<(Generation, &TakesPart)> {
+        let last = self.generations.iter().rev().find(|(_, members)| members.makes <= round);
+        last.map(|(generation, members)| (*generation, members))
     }
 
     /// A generation begins. It makes all rounds anew that are open, and earlier reports of them are void. `fragments`: of the model.
@@ -62,26 +68,23 @@ impl Books {
         let before: BTreeSet<WorkerId> = start.active_before.iter().copied().collect();
         let (generation, first) = (start.membership.generation, start.first_round);
         let open = start.settlement.as_ref().map_or(first, |settled| settled.open_round);
-        let remade = if is_whole(start, fragments) { open.next() } else { open };
-        if !self.generations.contains_key(&generation) {
-            let last = self.generations.last_key_value().map(|(last, _)| *last);
-            let maker = self.taken_over.get(&open).copied().or(last).filter(|_| remade > open);
-            self.taken_over.retain(|round, _| *round < open);
-            self.taken_over.extend(maker.map(|maker| (open, maker)));
-        }
+        let makes = if is_whole(start, fragments) { open.next() } else { open };
         // An earlier process's contributions to rounds that are made anew died with it.
         for worker in all.difference(&before) {
-            let of_worker = (*worker, remade)..(*worker, first.max(remade));
+            let of_worker = (*worker, makes)..(*worker, first.max(makes));
             let died: Vec<_> = self.trained.range(of_worker).map(|(key, _)| *key).collect();
             let positions = died.iter().filter_map(|key| self.trained.remove(key)).flatten();
             self.replaced.extend(positions);
         }
-        self.generations.insert(generation, TakesPart { all, before, first });
-        self.reopened(generation, open);
+        self.begin(generation, TakesPart { all, before, first, makes });
     }
 
-    fn reopened(&mut self, generation: Generation, open: Round) {
-        self.results.retain(|round, told| *round < open || told.generation >= generation);
+    fn begin(&mut self, generation: Generation, members: TakesPart) {
+        // Each of its members begins it.
+        if !self.generations.contains_key(&generation) {
+            self.results.retain(|round, _| *round < members.makes);
+            self.generations.insert(generation, members);
+        }
     }
 
     /// The last reported round, and the states after it.
@@ -114,15 +117,11 @@ impl Books {
         let (mut applied, mut missed) = (BTreeSet::new(), self.replaced.clone());
         for ((worker, round), positions) in &self.trained {
             let told = self.results.get(round);
-            let is_member = |told: &Told| {
-                let maker = self.taken_over.get(round).unwrap_or(&told.generation);
-                self.generations.get(maker).is_some_and(|members| {
-                    members.all.contains(worker)
-                        && (*round >= members.first || members.before.contains(worker))
-                })
-            };
-            let is_named = told
-                .is_some_and(|told| is_member(told) && told.sites.iter().any(|site| is_at(*worker, *site)));
+            let is_member = self.maker_of(*round).is_some_and(|(_, members)| {
+                members.all.contains(worker) && (*round >= members.first || members.before.contains(worker))
+            });
+            let is_named =
+                is_member && told.is_some_and(|told| told.sites.iter().any(|site| is_at(*worker, *site)));
             for position in positions {
                 if !is_named {
                     missed.insert(*position);
@@ -151,16 +150,18 @@ mod tests {
     fn books(rounds: &[(u32, u64, &[u64])]) -> Books {
         let mut books = Books::default();
         let (all, before) = ((1..4).map(WorkerId).collect(), BTreeSet::new());
-        books.generations.insert(Generation(1), TakesPart { all, before, first: Round(0) });
+        let members = TakesPart { all, before, first: Round(0), makes: Round(0) };
+        books.generations.insert(Generation(1), members);
         for (worker, round, positions) in rounds {
             books.trained(WorkerId(*worker), Round(*round), positions.to_vec());
         }
-        for round in 0..2 {
-            let sites = vec![SiteId(1), SiteId(2)];
-            let told = Told { generation: Generation(1), sites, states: BTreeSet::new() };
-            books.results.insert(Round(round), told);
-        }
+        (0..2).for_each(|round| tell(&mut books, 1, round, &[1, 2]));
         books
+    }
+
+    fn tell(books: &mut Books, generation: u64, round: u64, sites: &[u32]) {
+        let sites: Vec<SiteId> = sites.iter().copied().map(SiteId).collect();
+        books.told(Generation(generation), Round(round), &sites, [7; 32]);
     }
 
     fn is_at(worker: WorkerId, site: SiteId) -> bool {
@@ -180,10 +181,18 @@ mod tests {
         let _ = books(&[(1, 0, &[0, 1]), (2, 1, &[1])]).positions(is_at);
     }
 
+    /// Round 1 is made anew without member 2, which goes on in its generation and reaches the same state.
     #[test]
-    fn what_is_told_of_rounds_that_are_made_anew_counts_no_more() {
-        let mut books = books(&[]);
-        books.reopened(Generation(2), Round(1));
+    fn of_a_round_that_is_made_anew_its_last_makers_reports_count() {
+        let trained: [(u32, u64, &[u64]); 3] = [(1, 1, &[0]), (2, 1, &[1]), (1, 2, &[1])];
+        let mut books = books(&trained);
+        let (all, before) = ([1, 3].map(WorkerId).into(), BTreeSet::new());
+        books.begin(Generation(2), TakesPart { all, before, first: Round(2), makes: Round(1) });
         assert_eq!(books.results.keys().copied().collect::<Vec<_>>(), [Round(0)]);
+        tell(&mut books, 1, 1, &[1, 2]);
+        assert_eq!(books.last().map(|(round, _)| round), Some(Round(0)));
+        (1..3).for_each(|round| tell(&mut books, 2, round, &[1]));
+        let (applied, missed) = books.positions(is_at);
+        assert_eq!((applied, missed), (BTreeSet::from([1]), BTreeSet::from([0, 1])));
     }
 }

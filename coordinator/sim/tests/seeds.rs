@@ -85,6 +85,24 @@ fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
     }
 }
 
+/// One stands still, and the other goes on and dies while no coordinator hears it: the first one alone can say whose samples are in those rounds.
+#[test]
+fn whoever_is_left_reports_the_rounds_that_went_on_without_it() {
+    finish(random(256), 256);
+}
+
+/// They are in the middle of a round when the run ends without them.
+#[test]
+fn a_run_that_is_stopped_while_its_members_are_cut_off_loses_nothing() {
+    for seed in 0..6 {
+        let mut world = World::new(seed, 2);
+        world.fault_at(Duration::from_millis(1_000), Fault::CutOff(Duration::from_secs(5)));
+        world.fault_at(Duration::from_millis(1_500), Fault::Drain);
+        world.run_until(MOST);
+        check(&world);
+    }
+}
+
 /// One after the other, before the first checkpoint or after it: the last one has the others' state.
 #[test]
 fn all_leave_in_order_and_nothing_is_lost() {

@@ -5,12 +5,12 @@ use std::ops::Range;
 use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{FragmentId, Round, SiteId};
-use longhaul_proto::control::message::{NOT_COMPARED, RoundReport, ToCoordinator};
+use longhaul_proto::control::message::{Hash, NOT_COMPARED, RoundReport, ToCoordinator};
 use longhaul_proto::round::FragmentResult;
 
 use super::outer::outer_step;
 use super::replica::Replica;
-use super::running::{Rounds, Running, Stage};
+use super::running::{PassedRound, Rounds, Running, Stage};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
 use crate::adapt::backlog::{Waiting, in_all};
@@ -83,9 +83,12 @@ impl Synchroniser {
         let mut replay = Vec::new();
         while let Some((round, results)) = running.results.completed.pop_front() {
             if dense {
+                note_passed(running, round, &results, NOT_COMPARED);
                 replay.push((round, common_mean(running, round, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
+                let state_hash = running.replica.hash();
+                note_passed(running, round, &results, state_hash);
             }
         }
         let load = match running.device.load.take().filter(|_| first) {
@@ -95,9 +98,8 @@ impl Synchroniser {
             None => Load::Parameters(running.replica.parameters().to_vec()),
         };
         // A device that never began may have been released to a round that completed before.
-        let due = running.device.begun.map(Round::next).max(running.member.first_round());
-        if let Some(due) = due.filter(|due| *due < next) {
-            running.results.skipped.extend((due.0..next.0).map(Round));
+        let due = running.device.begun.map(Round::next).max(running.member.first_round()).unwrap_or(next);
+        if due < next {
             tracing::warn!(from = due.0, to = next.0, "the others were faster: skipping rounds");
         }
         running.contributions.snapshot = None;
@@ -107,7 +109,7 @@ impl Synchroniser {
         let put_back = std::mem::take(&mut running.device.put_back);
         let place = running.device.place.take();
         let enter = Enter { epoch: running.device.epoch, place, round: next, load, put_back, replay };
-        self.report_skipped(next, enter.replay.is_empty());
+        self.report_passed(due, enter.replay.last().map(|(round, _)| *round));
         self.tell_device(ToDevice::Enter(Box::new(enter)))?;
         self.outside.barrier().set_next(next);
         Ok(())
@@ -136,6 +138,8 @@ impl Synchroniser {
                         RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
                     }
                     None => {
+                        let state_hash = running.replica.hash();
+                        note_passed(running, round, &results, state_hash);
                         // These parameters go along for the device's entry.
                         let load = running.device.load.take().filter(|_| !running.device.entered);
                         running.device.load = load.map(|load| with_parameters(load, &running.replica));
@@ -208,27 +212,31 @@ impl Synchroniser {
         }
     }
 
-    /// Reports skipped rounds to the coordinator, with the reached state: at once, or after the device has replayed the results up to it.
-    fn report_skipped(&mut self, next: Round, is_reached: bool) {
+    /// Reports the rounds that the device has passed, whose results nobody else may be left to report: those from `due` on are skipped. `replayed`: the last one that
+    /// the device replays, which is reported thereafter, with the reached state.
+    fn report_passed(&mut self, due: Round, replayed: Option<Round>) {
         let Stage::Running(running) = &mut self.stage else { return };
-        if running.results.skipped.is_empty() {
-            return;
+        let generation = running.generation;
+        // A late contribution's round is among them.
+        let mut reports = std::mem::take(&mut running.results.reports);
+        for PassedRound { round, sites, state_hash } in std::mem::take(&mut running.results.passed) {
+            let report = reports.remove(&round).unwrap_or_else(|| empty_report(round));
+            let skipped = if round >= due { vec![round] } else { Vec::new() };
+            reports.insert(round, RoundReport { generation, sites, state_hash, skipped, ..report });
         }
-        let last = Round(next.0 - 1);
-        // The late contribution's round is applied as well.
-        let late = running.device.begun.and_then(|begun| running.results.reports.remove(&begun));
-        let mut report = late.unwrap_or_else(|| empty_report(last));
-        report.round = last;
-        report.generation = running.generation;
-        report.skipped = std::mem::take(&mut running.results.skipped);
-        if is_reached {
-            report.state_hash = running.replica.hash();
-            running.results.refusals.hand_over(&mut report);
-            self.report(ToCoordinator::RoundApplied(report));
-        } else {
-            running.results.reports.insert(last, report);
+        let waiting = replayed.and_then(|last| reports.remove_entry(&last));
+        if let Some(mut last) = reports.last_entry().filter(|_| waiting.is_none()) {
+            running.results.refusals.hand_over(last.get_mut());
         }
+        running.results.reports.extend(waiting);
+        reports.into_values().for_each(|report| self.report(ToCoordinator::RoundApplied(report)));
     }
+}
+
+/// Notes a round whose result the device never waited for.
+fn note_passed(running: &mut Running, round: Round, results: &[FragmentResult], state_hash: Hash) {
+    let sites = sites_in_all(running, round, results);
+    running.results.passed.push(PassedRound { round, sites, state_hash });
 }
 
 /// Returns the round within which the device takes the last result that it was told, and which has no other use: the others have completed it.

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use longhaul_common::id::{Generation, Round};
+use longhaul_common::id::{Generation, Round, SiteId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::schedule::{Pace, RoundSchedule};
 use longhaul_proto::codec::Decoder;
-use longhaul_proto::control::message::RoundReport;
+use longhaul_proto::control::message::{Hash, RoundReport};
 use longhaul_proto::round::{Command, FragmentResult, Member};
 
 use super::adaptation::Adaptation;
@@ -117,10 +117,19 @@ pub(super) struct Results {
     pub completed: VecDeque<(Round, Vec<FragmentResult>)>,
     /// Reports that wait for the device to apply the round.
     pub reports: BTreeMap<Round, RoundReport>,
-    /// Rounds skipped by the device and not yet reported.
-    pub skipped: Vec<Round>,
+    /// Rounds passed by the device and not yet reported.
+    pub passed: Vec<PassedRound>,
     /// Refused contributions not yet reported.
     pub refusals: Refusals,
+}
+
+/// A round whose result is in the state with which the device enters another one.
+pub(super) struct PassedRound {
+    pub round: Round,
+    /// Sites named in the results of all due fragments.
+    pub sites: Vec<SiteId>,
+    /// Hash of the state after it; [`NOT_COMPARED`](longhaul_proto::control::message::NOT_COMPARED) before a replay.
+    pub state_hash: Hash,
 }
 
 impl Running {

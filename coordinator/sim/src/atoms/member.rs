@@ -27,13 +27,13 @@ pub(super) struct Private {
     /// Fragments of a round that left before its end.
     ready: BTreeSet<(Round, FragmentId)>,
     slices: BTreeMap<(Round, FragmentId), Vec<Atom>>,
-    pub carried: Vec<Vec<Atom>>,
-    pub residuals: Vec<Vec<Atom>>,
+    carried: Vec<Vec<Atom>>,
+    residuals: Vec<Vec<Atom>>,
     /// The last compression, and the residual before it.
     backups: Vec<Option<(Round, Vec<Atom>)>>,
     /// Compressed and not sent yet.
     compressing: BTreeMap<(Round, FragmentId), Vec<Atom>>,
-    pub owner: Owner,
+    owner: Owner,
     /// Results of its open round that it was told of.
     here: BTreeMap<FragmentId, Hash>,
     /// All that ever went through a residual here.
@@ -42,8 +42,8 @@ pub(super) struct Private {
 
 /// What a member has of the means that it publishes as owner.
 #[derive(Debug)]
-pub(super) struct Owner {
-    pub residuals: Vec<Vec<Atom>>,
+struct Owner {
+    residuals: Vec<Vec<Atom>>,
     /// Before each round's.
     backups: Vec<BTreeMap<Round, Vec<Atom>>>,
     /// Collected and not reduced yet.
@@ -144,6 +144,19 @@ impl Private {
         self.owner.residuals[at] = rest;
         self.owner.backups[at].insert(round, before);
         sent
+    }
+
+    /// What it has of a fragment that is in no applied result: of a round that is open, what a void round would leave.
+    pub fn keeps(&self, at: usize) -> impl Iterator<Item = Atom> + '_ {
+        let is_open = |of: &&(Round, Vec<Atom>)| of.0 >= self.next;
+        let residual =
+            self.backups[at].as_ref().filter(is_open).map_or(&self.residuals[at], |(_, before)| before);
+        let void = self.owner.backups[at].range(self.next..).next();
+        let of_owner = void.map_or(&self.owner.residuals[at], |(_, before)| before);
+        let slices = self.slices.range((self.next, FragmentId(0))..);
+        let open = slices.filter(move |((_, fragment), _)| fragment.0 as usize == at);
+        let open = open.flat_map(|(_, slice)| slice);
+        self.carried[at].iter().chain(residual).chain(of_owner).chain(open).copied()
     }
 
     /// Applies a round, and notes its results where no later generation has made others.
@@ -258,9 +271,21 @@ impl Private {
 #[cfg(test)]
 mod tests {
     use longhaul_common::id::WorkerId;
+    use longhaul_common::schedule::Changes;
+    use longhaul_proto::round::Local;
 
     use super::*;
     use crate::bus::Process;
+
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        warmup_rounds: 0,
+        warmup_every: 1,
+        every: 1,
+        groups: 1,
+        exchanges: 1,
+        steps: 9,
+        changes: Changes::NONE,
+    };
 
     fn member(number: u32) -> Private {
         let process = Process { worker: WorkerId(number), incarnation: 1 };
@@ -281,5 +306,28 @@ mod tests {
         let (mut one, mut applied) = (member(1), BTreeMap::new());
         one.completes(Round(2), &[], &mut applied).unwrap();
         assert!(one.completes(Round(2), &[], &mut applied).unwrap_err().contains("before r3"));
+    }
+
+    /// At the end of a run, the result of its last compression may not be there.
+    #[test]
+    fn a_member_has_all_parts_of_an_open_round_once() {
+        let (mut member, generation, fragment) = (member(1), Generation(1), FragmentId(0));
+        let session = member.session;
+        let kept = |member: &Private| member.keeps(0).collect::<BTreeSet<Atom>>();
+        let mut before = BTreeSet::new();
+        for round in [2, 3].map(Round) {
+            member.contributes(round, 1, SCHEDULE);
+            let all: BTreeSet<Atom> = before.into_iter().chain(learn(session, round)).collect();
+            assert_eq!(kept(&member), all, "contributed, {round}");
+            let own = Local { worker: session.0.worker, weight: 1, body: None };
+            let compress = Command::Compress { generation, round, fragment, locals: vec![own] };
+            member.executes(&compress, &BTreeMap::new(), false).unwrap();
+            assert_eq!((kept(&member), member.keeps(0).count()), (all.clone(), all.len()), "open, {round}");
+            member.completes(round, &[FragmentResult::nothing()], &mut BTreeMap::new()).unwrap();
+            member.executes(&Command::Release { round }, &BTreeMap::new(), false).unwrap();
+            let sent = member.compressed(round, fragment);
+            before = kept(&member);
+            assert!(sent.len() + before.len() == all.len() && before.is_subset(&all), "complete, {round}");
+        }
     }
 }

@@ -33,11 +33,9 @@ impl Accounts {
 
     fn check_fragment(&self, at: usize, end: (Generation, Round)) -> Result<(), String> {
         let here = || self.members.iter().filter(|(session, member)| self.is_here(session, member, end));
-        let private = here().flat_map(|(_, member)| {
-            [&member.carried, &member.residuals, &member.owner.residuals].map(|kept| &kept[at])
-        });
+        let private = here().flat_map(|(_, member)| member.keeps(at));
         let mut present = BTreeSet::new();
-        for atom in self.state(at, end.1).chain(private.flatten().copied()) {
+        for atom in self.state(at, end.1).chain(private) {
             if !present.insert(atom) {
                 return Err(format!("exactly once: {atom:?} of fragment {at} is there twice"));
             }

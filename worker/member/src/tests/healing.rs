@@ -1,5 +1,7 @@
 //! Members without state, and donors.
 
+use longhaul_proto::control::message::NOT_COMPARED;
+
 use super::*;
 
 /// A member of a dense run in round 2, and a joiner with the state before round 2 that takes part from round 3.
@@ -52,14 +54,17 @@ fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_i
     let Load::All(state) = &enter.load else { panic!("{:?}", enter.load) };
     assert_eq!((state.parameters[0], state.second_moments[0], state.updates), (1.0, 3.0, 2));
     assert_eq!(enter.replay, [(Round(2), vec![2.0; VALUES]), (Round(3), vec![3.0; VALUES])]);
-    assert!(rig.workers[1].round_reports().is_empty(), "where the replay leads is not known yet");
+    let reports = rig.workers[1].round_reports();
+    let [report] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!((report.round, report.skipped.as_slice()), (Round(2), [].as_slice()));
+    assert_eq!(report.state_hash, NOT_COMPARED, "where the replay leads is not known yet");
 
     let replayed = vec![0.5; VALUES];
     rig.workers[1].applied(3, Some(replayed.clone()));
     let reports = rig.workers[1].round_reports();
     let [report] = reports.as_slice() else { panic!("{reports:?}") };
     assert_eq!((report.round, report.skipped.as_slice()), (Round(3), [Round(3)].as_slice()));
-    assert_eq!(report.state_hash, hash_of(&replayed));
+    assert_eq!((report.state_hash, report.sites.as_slice()), (hash_of(&replayed), [SiteId(0)].as_slice()));
 }
 
 /// Returns a worker's load from a checkpoint written by worker 7, without its own private state.
