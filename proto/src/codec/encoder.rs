@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use multiversion::multiversion;
+
 use super::code_stream::CodeEncoder;
 use super::columns::ColumnEncoder;
 use super::feedback::Sent;
@@ -88,7 +90,7 @@ impl Encoder {
     /// [`EncodeError`] if the length is not permitted or a value is not finite; `out` is then unchanged.
     pub fn encode(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         self.check_length(input.len())?;
-        self.check_magnitudes(input.len(), |index| input[index])?;
+        check_magnitudes(input, self.magnitude_end())?;
         self.write_frame(seed, input, out);
         Ok(())
     }
@@ -114,9 +116,39 @@ impl Encoder {
         if residual.len() != delta.len() {
             return Err(EncodeError::ResidualLength { delta: delta.len(), residual: residual.len() });
         }
-        self.check_magnitudes(delta.len(), |index| residual[index] * decay + delta[index])?;
-        for (residual, delta) in residual.iter_mut().zip(delta) {
-            *residual = *residual * decay + delta;
+        check_sums(residual, decay, delta, self.magnitude_end())?;
+        add_to_scaled(residual, decay, delta);
+        let values_start = self.write_frame(seed, residual, out);
+        self.subtract_sent(&out[values_start..], residual);
+        Ok(())
+    }
+
+    /// The same, of memory that stays as it is: p = `before`·`decay` + `delta`, and p − decode(C(p)) replaces `residual`.
+    ///
+    /// # Errors
+    /// As [`Encoder::encode_with_feedback`], but `residual` is then arbitrary.
+    pub fn encode_with_feedback_from(
+        &mut self,
+        seed: u64,
+        delta: &[f32],
+        before: &[f32],
+        decay: f32,
+        residual: &mut [f32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        self.check_length(delta.len())?;
+        if let Some(other) = [before.len(), residual.len()].into_iter().find(|len| *len != delta.len()) {
+            return Err(EncodeError::ResidualLength { delta: delta.len(), residual: other });
+        }
+        let end = self.magnitude_end();
+        for start in (0..delta.len()).step_by(FINITE_TEST_VALUES) {
+            let group = start..delta.len().min(start + FINITE_TEST_VALUES);
+            let sums = &mut residual[group.clone()];
+            if !set_sums_below(sums, &before[group.clone()], decay, &delta[group], end)
+                && let Some(at) = sums.iter().position(|sum| !is_below(*sum, end))
+            {
+                return Err(EncodeError::NonFinite { index: start + at });
+            }
         }
         let values_start = self.write_frame(seed, residual, out);
         self.subtract_sent(&out[values_start..], residual);
@@ -140,9 +172,9 @@ impl Encoder {
         if waiting.len() != chosen.len() {
             return Err(EncodeError::ResidualLength { delta: chosen.len(), residual: waiting.len() });
         }
-        self.check_magnitudes(chosen.len(), |index| chosen[index])?;
+        check_magnitudes(chosen, self.magnitude_end())?;
         let values_start = self.write_frame(seed, chosen, out);
-        waiting.iter_mut().zip(chosen).for_each(|(waiting, chosen)| *waiting += chosen);
+        add_to_scaled(waiting, 1.0, chosen);
         self.subtract_sent(&out[values_start..], waiting);
         Ok(())
     }
@@ -215,19 +247,9 @@ impl Encoder {
         }
     }
 
-    /// Rejects the first of `len` values that is not finite or is too large for the stage.
-    fn check_magnitudes(&self, len: usize, value: impl Fn(usize) -> f32) -> Result<(), EncodeError> {
-        let end = self.stage().map_or(f32::INFINITY, LeadingStage::magnitude_end);
-        let is_good = |index: usize| value(index).abs() < end;
-        for start in (0..len).step_by(FINITE_TEST_VALUES) {
-            let mut group = start..len.min(start + FINITE_TEST_VALUES);
-            // Branch-free.
-            if !group.clone().fold(true, |all, index| all & is_good(index)) {
-                let first = group.find(|&index| !is_good(index));
-                return first.map_or(Ok(()), |index| Err(EncodeError::NonFinite { index }));
-            }
-        }
-        Ok(())
+    /// Magnitudes must stay below it.
+    fn magnitude_end(&self) -> f32 {
+        self.stage().map_or(f32::INFINITY, LeadingStage::magnitude_end)
     }
 
     /// Appends the frame of a checked fragment and returns the start of its value section.
@@ -293,6 +315,72 @@ impl Encoder {
             _ => sent(is_selected.then_some(self.positions.as_slice())).subtract_from(residual, memory),
         }
     }
+}
+
+/// Rejects the first value that is not finite or not below `end`.
+fn check_magnitudes(values: &[f32], end: f32) -> Result<(), EncodeError> {
+    for (group, start) in values.chunks(FINITE_TEST_VALUES).zip((0..).step_by(FINITE_TEST_VALUES)) {
+        if !are_below(group, end)
+            && let Some(at) = group.iter().position(|value| !is_below(*value, end))
+        {
+            return Err(EncodeError::NonFinite { index: start + at });
+        }
+    }
+    Ok(())
+}
+
+/// The same of `residual`·`decay` + `delta`.
+fn check_sums(residual: &[f32], decay: f32, delta: &[f32], end: f32) -> Result<(), EncodeError> {
+    let groups = residual.chunks(FINITE_TEST_VALUES).zip(delta.chunks(FINITE_TEST_VALUES));
+    for ((residual, delta), start) in groups.zip((0..).step_by(FINITE_TEST_VALUES)) {
+        let mut sums = residual.iter().zip(delta).map(|(residual, delta)| residual * decay + delta);
+        if !are_sums_below(residual, decay, delta, end)
+            && let Some(at) = sums.position(|sum| !is_below(sum, end))
+        {
+            return Err(EncodeError::NonFinite { index: start + at });
+        }
+    }
+    Ok(())
+}
+
+fn is_below(value: f32, end: f32) -> bool {
+    value.abs() < end
+}
+
+/// Branch-free, as the next two.
+#[multiversion(targets = "simd")]
+fn are_below(values: &[f32], end: f32) -> bool {
+    let mut all = true;
+    for value in values {
+        all &= value.abs() < end;
+    }
+    all
+}
+
+#[multiversion(targets = "simd")]
+fn are_sums_below(residual: &[f32], decay: f32, delta: &[f32], end: f32) -> bool {
+    let mut all = true;
+    for (residual, delta) in residual.iter().zip(delta) {
+        all &= (residual * decay + delta).abs() < end;
+    }
+    all
+}
+
+/// `sums = before·decay + delta`; whether all are below `end`.
+#[multiversion(targets = "simd")]
+fn set_sums_below(sums: &mut [f32], before: &[f32], decay: f32, delta: &[f32], end: f32) -> bool {
+    let mut all = true;
+    for (sum, (before, delta)) in sums.iter_mut().zip(before.iter().zip(delta)) {
+        *sum = before * decay + delta;
+        all &= sum.abs() < end;
+    }
+    all
+}
+
+/// `sum = sum·decay + values`.
+#[multiversion(targets = "simd")]
+fn add_to_scaled(sum: &mut [f32], decay: f32, values: &[f32]) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = *sum * decay + value);
 }
 
 /// Gathers the values at these positions into `memory`, which gets the capacity of `positions`.

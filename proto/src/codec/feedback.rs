@@ -1,5 +1,7 @@
 //! The residual of error feedback.
 
+use multiversion::multiversion;
+
 use super::stages::LeadingStage;
 use super::value_blocks::ValueBlocks;
 
@@ -64,6 +66,7 @@ impl Sent<'_> {
     }
 }
 
+#[multiversion(targets = "simd")]
 fn subtract(sent: &[f32], residual: &mut [f32]) {
     residual.iter_mut().zip(sent).for_each(|(residual, sent)| *residual -= *sent);
 }

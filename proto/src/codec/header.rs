@@ -10,7 +10,7 @@ use super::{DecodeError, Selection, Stage, ValueFormat};
 const HEADER_BYTES_MIN: usize = 14;
 
 /// Version of the frames that this code reads and writes.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
 const NO_STAGE: u8 = 0;
 

@@ -6,6 +6,7 @@
 //!
 //! The design is in `proto/docs/codec.md`.
 
+mod bitmaps;
 pub mod chain;
 mod chunks;
 mod code_stream;
@@ -19,6 +20,7 @@ mod formats;
 mod gap_model;
 mod header;
 mod layout;
+mod order;
 mod positions;
 mod random;
 mod rans;

@@ -1,6 +1,8 @@
-//! Encoding of kept positions: one entropy-coded stream for the whole fragment.
+//! Encoding of kept positions: one entropy-coded stream for the whole fragment, of gaps or, where many are kept, of a
+//! bitmap.
 
 use super::DecodeError;
+use super::bitmaps::{self, BitmapEncoder};
 use super::chunks::{Chunk, Chunks};
 use super::gap_model::GapModel;
 use super::layout::Layout;
@@ -14,17 +16,21 @@ const SCATTERED_CHUNK_VALUES: usize = 4096;
 pub(super) struct PositionEncoder {
     model: GapModel,
     coder: RansEncoder,
+    bitmaps: BitmapEncoder,
 }
 
 impl PositionEncoder {
     pub fn new() -> Self {
-        Self { model: GapModel::new(), coder: RansEncoder::default() }
+        Self { model: GapModel::new(), coder: RansEncoder::default(), bitmaps: BitmapEncoder::default() }
     }
 
     /// Appends `positions` to `out`: ascending, with the number and places of `layout`.
     pub fn encode(&mut self, layout: Layout, positions: &[u32], out: &mut Vec<u8>) {
         match layout {
             Layout::All { .. } => return,
+            Layout::Chunked(chunks) if bitmaps::is_dense(chunks) => {
+                return self.bitmaps.encode(chunks, positions, out);
+            }
             Layout::Chunked(chunks) => self.push_chunked(chunks, positions),
             Layout::Scattered { len, most, .. } => self.push_scattered(len, most, positions),
         }
@@ -134,6 +140,11 @@ pub(super) fn decode(layout: Layout, bytes: &[u8], positions: &mut Vec<u32>) -> 
         // Nothing was written, as all positions are kept.
         positions.extend(0..kept as u32);
         return if bytes.is_empty() { Ok(()) } else { Err(DecodeError::PositionStream) };
+    }
+    if let Layout::Chunked(chunks) = layout
+        && bitmaps::is_dense(chunks)
+    {
+        return bitmaps::decode(chunks, bytes, positions);
     }
     let model = GapModel::new();
     let mut coder = RansDecoder::new(bytes).ok_or(DecodeError::PositionStream)?;

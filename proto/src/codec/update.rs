@@ -1,5 +1,7 @@
 //! The model update type.
 
+use multiversion::multiversion;
+
 use super::ColumnUpdate;
 
 /// A change of a fragment's parameters: computed by the engine, kept by error feedback, sent by the codec.
@@ -63,10 +65,9 @@ impl Update {
 }
 
 /// `accumulator += weight · values`, without fused operations.
+#[multiversion(targets = "simd")]
 pub(super) fn add_scaled(values: &[f32], weight: f32, accumulator: &mut [f32]) {
-    for (sum, &value) in accumulator.iter_mut().zip(values) {
-        *sum += weight * value;
-    }
+    accumulator.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The outer optimiser: the effect of a mean delta on the synchronised parameters.
 
 use longhaul_common::config::SyncConfig;
+use multiversion::multiversion;
 
 /// SGD with Nesterov momentum as in DiLoCo (Douillard et al., arXiv 2311.08105). The gradient is a round's mean delta Δ = mean(θ_g − θ_i): b ← μ·b + Δ, θ_g ←
 /// θ_g − η·(Δ + μ·b). With μ = 0 it is plain SGD without memory.
@@ -21,15 +22,24 @@ impl OuterStep {
 
     /// Makes one step of some parameters, in slices of equal length, with the same bits on every member. `memory` is b, or empty without momentum.
     pub fn apply(self, parameters: &mut [f32], memory: &mut [f32], mean: &[f32]) {
-        let Self { learning_rate, momentum } = self;
-        if !self.has_memory() {
-            parameters.iter_mut().zip(mean).for_each(|(parameter, mean)| *parameter -= learning_rate * mean);
-            return;
+        match self.has_memory() {
+            true => step_with_memory(self, parameters, memory, mean),
+            false => step_without_memory(self.learning_rate, parameters, mean),
         }
-        for ((parameter, memory), mean) in parameters.iter_mut().zip(memory).zip(mean) {
-            *memory = momentum * *memory + mean;
-            *parameter -= learning_rate * (mean + momentum * *memory);
-        }
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn step_without_memory(learning_rate: f32, parameters: &mut [f32], mean: &[f32]) {
+    parameters.iter_mut().zip(mean).for_each(|(parameter, mean)| *parameter -= learning_rate * mean);
+}
+
+#[multiversion(targets = "simd")]
+fn step_with_memory(step: OuterStep, parameters: &mut [f32], memory: &mut [f32], mean: &[f32]) {
+    let OuterStep { learning_rate, momentum } = step;
+    for ((parameter, memory), mean) in parameters.iter_mut().zip(memory).zip(mean) {
+        *memory = momentum * *memory + mean;
+        *parameter -= learning_rate * (mean + momentum * *memory);
     }
 }
 

@@ -8,6 +8,7 @@ use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::little_endian::of_f32;
+use multiversion::multiversion;
 
 use super::average::Average;
 use super::outer::OuterStep;
@@ -93,8 +94,7 @@ impl Replica {
         let mut delta = SparseRanges::zeros(due);
         for (range, values) in delta.iter_mut() {
             let local = local.get(range.clone()).unwrap_or_default();
-            let both = self.parameters[range].iter().zip(local);
-            values.iter_mut().zip(both).for_each(|(delta, (global, local))| *delta = global - local);
+            set_difference(values, &self.parameters[range], local);
         }
         delta
     }
@@ -125,6 +125,12 @@ impl Replica {
         self.parameters = Arc::new(parameters);
         self.next_round = round.next();
     }
+}
+
+#[multiversion(targets = "simd")]
+fn set_difference(difference: &mut [f32], global: &[f32], local: &[f32]) {
+    let both = global.iter().zip(local);
+    difference.iter_mut().zip(both).for_each(|(delta, (global, local))| *delta = global - local);
 }
 
 /// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.

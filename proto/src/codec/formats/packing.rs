@@ -1,9 +1,12 @@
 //! Codes of whole bytes, and of less than a byte, low bits first.
 
+use multiversion::multiversion;
+
 /// Values packed at a time.
 const PACKED_VALUES: usize = 128;
 
 /// Appends `BYTES` for each value. `code` receives the index and the value.
+#[multiversion(targets = "simd")]
 pub(super) fn append<const BYTES: usize>(
     values: &[f32],
     out: &mut Vec<u8>,
@@ -18,13 +21,16 @@ pub(super) fn append<const BYTES: usize>(
 }
 
 /// Reads `BYTES` for each value.
+#[multiversion(targets = "simd")]
 pub(super) fn read<const BYTES: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; BYTES]) -> f32) {
-    for (out, &code) in out.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
+    let codes = bytes.as_chunks::<BYTES>().0;
+    for (out, &code) in out.iter_mut().zip(codes) {
         *out = value(code);
     }
 }
 
 /// Appends codes of 8 / `PER_BYTE` bits, the low bits of a byte first. Higher bits of `code` are dropped.
+#[multiversion(targets = "simd")]
 pub(super) fn append_packed<const PER_BYTE: usize>(
     values: &[f32],
     out: &mut Vec<u8>,
@@ -45,7 +51,7 @@ pub(super) fn append_packed<const PER_BYTE: usize>(
     }
 }
 
-/// Reads codes of 8 / `PER_BYTE` bits as their levels.
+/// Reads codes of 8 / `PER_BYTE` bits as their levels. Gathers of vector units are slower than these loads.
 pub(super) fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32; 16]) {
     let bits = 8 / PER_BYTE;
     let level = |byte: u8, i: usize| levels[usize::from(byte >> (i * bits)) & ((1 << bits) - 1)];

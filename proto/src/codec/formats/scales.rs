@@ -4,6 +4,7 @@
 //! machines.
 
 use half::bf16;
+use multiversion::multiversion;
 
 use super::packing::all_below;
 
@@ -64,6 +65,7 @@ pub(super) fn are_finite(scales: &[u8]) -> bool {
 
 /// Returns the block's absolute maximum, rounded up to a bf16 so that no value is clipped; zero if
 /// negligible.
+#[multiversion(targets = "simd")]
 fn absmax_scale(block: &[f32]) -> f32 {
     // The maximum of integers vectorises; finite magnitudes have the same order.
     let bits = block.iter().fold(0, |maximum, value| maximum.max(value.abs().to_bits() as i32)) as u32;

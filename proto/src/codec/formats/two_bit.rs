@@ -2,9 +2,12 @@
 //!
 //! A. Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706).
 
+use multiversion::multiversion;
+
 use super::packing::{append_packed, few_levels, read_packed};
 use super::scales::{SCALE_BYTES, append_scale, mean_scale, scale};
 use super::{BlockShape, NumberFormat};
+use crate::codec::order::nth_smallest;
 
 /// Two bits: whether the level is the upper one, and whether the value is negative.
 #[derive(Debug)]
@@ -39,8 +42,8 @@ fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     let upper_count = block.len() - lower_count;
     let pivot = nth_smallest(magnitudes, lower_count);
 
-    // The sums do not depend on the permutation of the search. Values equal to the pivot fill both halves up.
-    let Halves { lower, upper, below, above } = Halves::of(block, pivot);
+    // Values equal to the pivot fill both halves up.
+    let Halves { lower, upper, below, above } = halves(magnitudes, pivot);
     let pivot = f64::from(f32::from_bits(pivot));
     let lower = lower + (lower_count - below) as f64 * pivot;
     let upper = upper + (upper_count - above) as f64 * pivot;
@@ -55,62 +58,26 @@ struct Halves {
     above: usize,
 }
 
-impl Halves {
-    fn of(block: &[f32], pivot: u32) -> Self {
-        /// Parallel sums for the vector units; their number affects the result.
-        const LANES: usize = 8;
-        let (mut lower, mut upper) = ([0.0_f64; LANES], [0.0_f64; LANES]);
-        let (mut below, mut above) = ([0_u32; LANES], [0_u32; LANES]);
-        let mut add = |lane: usize, value: f32| {
-            let (key, magnitude) = (value.abs().to_bits(), f64::from(value.abs()));
-            lower[lane] += if key < pivot { magnitude } else { 0.0 };
-            upper[lane] += if key > pivot { magnitude } else { 0.0 };
-            below[lane] += u32::from(key < pivot);
-            above[lane] += u32::from(key > pivot);
-        };
-        let (rows, rest) = block.as_chunks::<LANES>();
-        for row in rows {
-            (0..LANES).for_each(|lane| add(lane, row[lane]));
-        }
-        (0..).zip(rest).for_each(|(lane, value)| add(lane, *value));
-        let count = |lanes: [u32; LANES]| lanes.iter().sum::<u32>() as usize;
-        Self {
-            lower: lower.iter().sum(),
-            upper: upper.iter().sum(),
-            below: count(below),
-            above: count(above),
-        }
+#[multiversion(targets = "simd")]
+fn halves(magnitudes: &[u32], pivot: u32) -> Halves {
+    /// Parallel sums for the vector units; their number affects the result.
+    const LANES: usize = 8;
+    let (mut lower, mut upper) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+    let (mut below, mut above) = ([0_u32; LANES], [0_u32; LANES]);
+    let mut add = |lane: usize, key: u32| {
+        let magnitude = f64::from(f32::from_bits(key));
+        lower[lane] += if key < pivot { magnitude } else { 0.0 };
+        upper[lane] += if key > pivot { magnitude } else { 0.0 };
+        below[lane] += u32::from(key < pivot);
+        above[lane] += u32::from(key > pivot);
+    };
+    let (rows, rest) = magnitudes.as_chunks::<LANES>();
+    for row in rows {
+        (0..LANES).for_each(|lane| add(lane, row[lane]));
     }
-}
-
-/// Returns the key with `n` keys below it in ascending order; permutes the keys.
-fn nth_smallest(keys: &mut Vec<u32>, mut n: usize) -> u32 {
-    /// Fewer keys are partitioned at once.
-    const COUNTED_MIN: usize = 256;
-    const BUCKETS_LOG2: u32 = 8;
-    if keys.len() >= COUNTED_MIN {
-        let (least, most) =
-            keys.iter().fold((u32::MAX, 0), |(least, most), &key| (least.min(key), most.max(key)));
-        // The buckets span the present range.
-        let shift = (u32::BITS - (most - least).leading_zeros()).saturating_sub(BUCKETS_LOG2);
-        let bucket = |key: u32| ((key - least) >> shift) as usize;
-        let mut counts = [0_u32; 1 << BUCKETS_LOG2];
-        keys.iter().for_each(|&key| counts[bucket(key)] += 1);
-        let mut holds = 0;
-        while n >= counts[holds] as usize {
-            n -= counts[holds] as usize;
-            holds += 1;
-        }
-        // Branch-free, because the kept keys are effectively random.
-        let mut kept = 0;
-        for index in 0..keys.len() {
-            let key = keys[index];
-            keys[kept] = key;
-            kept += usize::from(bucket(key) == holds);
-        }
-        keys.truncate(kept);
-    }
-    *keys.select_nth_unstable(n).1
+    (0..).zip(rest).for_each(|(lane, key)| add(lane, *key));
+    let count = |lanes: [u32; LANES]| lanes.iter().sum::<u32>() as usize;
+    Halves { lower: lower.iter().sum(), upper: upper.iter().sum(), below: count(below), above: count(above) }
 }
 
 #[cfg(test)]
@@ -147,15 +114,6 @@ mod tests {
             // Sums in another order may round to the next bf16.
             let is_close = |a: f32, b: f32| (a - b).abs() <= 0.01 * a.abs();
             prop_assert!(is_close(lower, sorted_lower) && is_close(upper, sorted_upper));
-        }
-
-        #[test]
-        fn the_nth_key_is_that_of_the_sorted_ones(values in values(), part in 0.0..1.0_f64) {
-            let mut keys: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
-            let n = (part * keys.len() as f64) as usize;
-            let mut sorted = keys.clone();
-            sorted.sort_unstable();
-            prop_assert_eq!(nth_smallest(&mut keys, n), sorted[n]);
         }
     }
 }

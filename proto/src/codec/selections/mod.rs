@@ -12,6 +12,7 @@ use longhaul_common::config::{SelectionRule, SyncConfig};
 use serde::{Deserialize, Serialize};
 
 use self::all::All;
+use self::magnitudes::Keys;
 pub use self::threshold::Threshold;
 pub use self::top_k::TopK;
 use super::layout::Layout;
@@ -94,8 +95,7 @@ impl Shape {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     candidates: Vec<u32>,
-    /// Magnitudes as integers, in the order of the floats; partitioned in place.
-    keys: Vec<u32>,
+    keys: Keys,
     maxima: Vec<f32>,
 }
 

@@ -3,9 +3,10 @@
 //! Y. Lin et al., "Deep Gradient Compression", ICLR 2018 (arXiv 1712.01887), section 3 and the authors' code.
 
 use longhaul_common::config::SyncConfig;
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
-use super::magnitudes::{cut_to_largest, gather_at_least, key};
+use super::magnitudes::{cut_to_largest, gather_at_least};
 use super::{Memory, Rule, Selection, Shape, chunk_values_default};
 use crate::codec::layout::Layout;
 use crate::codec::{FRAGMENT_VALUES_MAX, SpecError, chunks};
@@ -162,14 +163,13 @@ impl Memory {
         let sample_len = (values.len() / SAMPLE_STRIDE).max(SAMPLE_VALUES_MIN).min(values.len());
         // Odd, so that it does not hit only a few columns of a matrix.
         let stride = (values.len() / sample_len).saturating_sub(1) | 1;
-        self.keys.clear();
-        self.keys.extend(values.iter().step_by(stride).map(|&value| key(value)));
-        let rank = (self.keys.len() * quota.wanted).div_ceil(values.len());
-        let ascending = self.keys.len() - rank;
-        (*self.keys.select_nth_unstable(ascending).1).max(1)
+        let sampled = self.keys.collect(values.iter().step_by(stride).copied());
+        let rank = (sampled * quota.wanted).div_ceil(values.len());
+        self.keys.kth_largest(rank).max(1)
     }
 }
 
+#[multiversion(targets = "simd")]
 fn count_at_least(values: &[f32], bound: f32) -> usize {
     // 32 bits, so that it vectorises; a fragment has fewer values.
     values.iter().map(|value| u32::from(value.abs() >= bound)).sum::<u32>() as usize

@@ -1,9 +1,10 @@
 //! Chunked top-k: the k largest magnitudes of each chunk, exactly and deterministically.
 
 use longhaul_common::config::SyncConfig;
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
-use super::magnitudes::{cut_to_largest, gather_at_least};
+use super::magnitudes::{append_largest, cut_to_largest, gather_at_least};
 use super::{Memory, Rule, Selection, Shape, chunk_values_default};
 use crate::codec::SpecError;
 use crate::codec::chunks::{self, Chunks};
@@ -96,32 +97,35 @@ impl Memory {
             positions.extend(start..start + values.len() as u32);
             return;
         }
-        let bound = self.lower_bound(values, keep);
+        let Some(bound) = self.lower_bound(values, keep) else {
+            append_largest(values, keep, &mut self.keys, start, positions);
+            return;
+        };
         let candidates = gather_at_least(values, bound, &mut self.candidates);
         cut_to_largest(candidates, values, keep, &mut self.keys);
         positions.extend(candidates[..keep].iter().map(|candidate| start + candidate));
     }
 
     /// Returns a lower bound of the `keep`-th largest magnitude: the `keep`-th largest of the column maxima,
-    /// with the values in a matrix row by row.
-    fn lower_bound(&mut self, values: &[f32], keep: usize) -> f32 {
+    /// with the values in a matrix row by row. `None`: too many are kept.
+    fn lower_bound(&mut self, values: &[f32], keep: usize) -> Option<f32> {
         let columns = (COLUMNS_PER_KEPT * keep).next_power_of_two().max(COLUMNS_MIN);
         if columns >= values.len() {
-            return 0.0;
+            return None;
         }
         self.maxima.clear();
         self.maxima.resize(columns, 0.0);
-        for row in values.chunks(columns) {
-            for (maximum, value) in self.maxima.iter_mut().zip(row) {
-                // f32::max treats NaN specially, which costs more instructions.
-                *maximum = if value.abs() > *maximum { value.abs() } else { *maximum };
-            }
-        }
-        self.keys.clear();
-        self.keys.extend(self.maxima.iter().map(|maximum| maximum.to_bits()));
-        let (_, &mut bound, _) = self.keys.select_nth_unstable(columns - keep);
-        f32::from_bits(bound)
+        values.chunks(columns).for_each(|row| take_larger(&mut self.maxima, row));
+        self.keys.collect(self.maxima.iter().copied());
+        Some(f32::from_bits(self.keys.kth_largest(keep)))
     }
+}
+
+#[multiversion(targets = "simd")]
+fn take_larger(maxima: &mut [f32], row: &[f32]) {
+    let pairs = maxima.iter_mut().zip(row);
+    // f32::max treats NaN specially, which costs more instructions.
+    pairs.for_each(|(maximum, value)| *maximum = if value.abs() > *maximum { value.abs() } else { *maximum });
 }
 
 #[cfg(test)]

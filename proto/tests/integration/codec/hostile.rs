@@ -70,8 +70,8 @@ fn refusal(frame: &[u8], len: usize, offset: usize, byte: u8) -> DecodeError {
 fn each_field_of_the_header_is_checked() {
     let frame = encode(TOP_K, &gradient_like(2, 1000));
     let refusal = |offset, byte| refusal(&frame, 1000, offset, byte);
-    assert_eq!(refusal(0, 1), DecodeError::Version(1));
-    assert_eq!(refusal(0, 3), DecodeError::Version(3));
+    assert_eq!(refusal(0, 2), DecodeError::Version(2));
+    assert_eq!(refusal(0, 4), DecodeError::Version(4));
     assert_eq!(refusal(1, 4), DecodeError::Selection(4));
     assert_eq!(refusal(1, 0), DecodeError::Chunk { chunk_log2: 8, keep: 5 });
     assert_eq!(refusal(2, 9), DecodeError::ValueFormat(9));
@@ -96,7 +96,7 @@ fn a_frame_of_an_older_version_is_refused_however_short_it_is() {
     let frame = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let refusal = Decoder::new().decode(&frame, 0).unwrap_err();
     assert_eq!(refusal, DecodeError::Version(1));
-    assert_eq!(refusal.to_string(), "unsupported frame version 1; only version 2 is supported");
+    assert_eq!(refusal.to_string(), "unsupported frame version 1; only version 3 is supported");
 }
 
 #[test]

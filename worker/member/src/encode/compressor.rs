@@ -204,9 +204,11 @@ impl Compressor {
             if is_corrected && memory.velocity.is_empty() {
                 memory.velocity.resize(len, 0.0);
             }
-            // The buffer of the older copy is reused.
+            // The older copy's buffers take the new values.
             let mut before = self.before.remove(&fragment).unwrap_or_default().1;
-            before.clone_from(&memory);
+            std::mem::swap(&mut before, &mut memory);
+            memory.velocity.clone_from(&before.velocity);
+            memory.residual.resize(before.residual.len(), 0.0);
             CompressedMemory { memory, before, is_corrected }
         });
         let seed = seed_of(self.run, round, fragment);
@@ -443,14 +445,17 @@ impl Task<'_> {
         };
         let (update, residual) = memory.accelerate(self.momentum, mean);
         match self.job.base {
-            None => encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?,
+            None => {
+                let (before, decay) = (&before.residual, self.error_decay);
+                encoder.encode_with_feedback_from(self.seed, update, before, decay, residual, frame)?;
+            }
             Some(base) => {
                 same_length(update.len(), self.len)?;
                 same_length(base.parameters.len(), self.len)?;
-                residual
-                    .iter_mut()
-                    .zip(update)
-                    .for_each(|(rest, value)| *rest = *rest * self.error_decay + value);
+                same_length(before.residual.len(), self.len)?;
+                let sums = before.residual.iter().zip(update);
+                let sums = sums.map(|(rest, value)| rest * self.error_decay + value);
+                residual.iter_mut().zip(sums).for_each(|(rest, sum)| *rest = sum);
                 base.take_visible(residual, visible);
                 // The rounding of sent values joins those that wait.
                 encoder.encode_chosen(self.seed, visible, residual, frame)?;

@@ -15,7 +15,8 @@ pub struct Backups {
 
 impl Backups {
     /// Notes that a round is reduced, perhaps again: its and later rounds' changes of the residual are void. Rounds before `settled` are final.
-    pub fn reduce(&mut self, round: Round, settled: Round, residual: &mut Vec<f32>) {
+    /// Returns the residual from before this round; `residual` is then of the same length, with arbitrary values.
+    pub fn reduce(&mut self, round: Round, settled: Round, residual: &mut Vec<f32>) -> &[f32] {
         if let Some(before) = self.take_from(round) {
             *residual = before;
         }
@@ -24,8 +25,9 @@ impl Backups {
         while self.before.first_key_value().is_some_and(|(of, _)| *of < settled) {
             spare = self.before.pop_first().map(|(_, values)| values).unwrap_or_default();
         }
-        spare.clone_from(residual);
-        self.before.insert(round, spare);
+        spare.resize(residual.len(), 0.0);
+        std::mem::swap(&mut spare, residual);
+        self.before.entry(round).or_insert(spare)
     }
 
     /// Returns the residual from before this and all later rounds; `None` if none of them was reduced.
@@ -53,8 +55,7 @@ mod tests {
         }
         assert_eq!(backups.before(Round(2)), Some(&vec![1.0]), "round 3 found round 1's residual");
         assert_eq!(backups.before(Round(6)), None);
-        backups.reduce(Round(1), Round(0), &mut residual);
-        assert_eq!(residual, [0.0], "all three are void");
+        assert_eq!(backups.reduce(Round(1), Round(0), &mut residual), [0.0], "all three are void");
         assert_eq!(backups.before.len(), 1);
     }
 
@@ -62,8 +63,8 @@ mod tests {
     fn a_steady_run_keeps_one() {
         let (mut backups, mut residual) = (Backups::default(), vec![0.0]);
         for round in 0..9 {
-            backups.reduce(Round(round), Round(round), &mut residual);
-            residual[0] += 1.0;
+            let before = backups.reduce(Round(round), Round(round), &mut residual)[0];
+            residual[0] = before + 1.0;
             assert_eq!(backups.before.len(), 1);
             assert_eq!(backups.before(Round(round)), Some(&vec![round as f32]));
         }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use longhaul_proto::codec::{DecodeError, Decoder, Update};
 use longhaul_proto::control::message::RefusalReason;
 use longhaul_proto::round::{Content, FragmentResult};
+use multiversion::multiversion;
 
 /// Largest norm of a valid update. Beyond it, training has diverged; up to it, means and sums of squares over a whole model stay in the range of f32.
 pub const NORM_MAX: f64 = 1e15;
@@ -76,6 +77,7 @@ pub fn sound_update<'a>(
 }
 
 /// Returns √Σ v².
+#[multiversion(targets = "simd")]
 pub fn norm(values: &[f32]) -> f64 {
     /// Parallel sums, for the vector units; their number affects the result's bits.
     const LANES: usize = 8;

@@ -281,17 +281,22 @@ impl Reducer {
             return Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)));
         }
         let residual = self.kept.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
-        self.kept.before.entry(fragment).or_default().reduce(round, self.kept.settled, residual);
+        let before = self.kept.before.entry(fragment).or_default().reduce(round, self.kept.settled, residual);
         let is_union = self.form == ResultForm::Union && (!is_warmup || self.opens_with_unions);
         let added = Waiting::default().with(&[], &self.scratch);
-        if is_union {
+        let encoded = if is_union {
+            residual.copy_from_slice(before);
             self.union.hold_back(&mut self.scratch, residual);
-        }
-        let encoded = encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, frame);
-        if is_union {
+            let encoded = encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, frame);
             self.union.give_back(residual);
+            encoded
+        } else {
+            encoder.encode_with_feedback_from(NO_SEED, &self.scratch, before, 1.0, residual, frame)
+        };
+        if let Err(error) = encoded {
+            self.undo(round, fragment);
+            return Err(error);
         }
-        encoded?;
         self.kept.waiting.insert(fragment, (round, added.with(residual, &[])));
         Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
