@@ -155,7 +155,7 @@ sync_keys! {
     target_utilisation: f64,
     /// `adapt`: minimum bits per value of a round.
     bits_min: f64,
-    /// `adapt`: maximum bits per value of a round.
+    /// `adapt`: maximum bits per value of a round, and half of those of a round in the warm-up.
     bits_max: f64,
     /// `adapt`: exchanges of a fragment that may wait in error feedback (‖residual‖ / ‖last addition‖). Beyond, bits rise and training waits. 0: no bound.
     backlog_max: f64,
@@ -298,6 +298,12 @@ impl SyncConfig {
     #[must_use]
     pub fn overlap_at(&self, every: u64) -> u64 {
         if self.overlap == self.every { every } else { self.overlap }
+    }
+
+    /// Returns the most bits per value that follow the link.
+    #[must_use]
+    pub fn bits_most(&self, is_warmup: bool) -> f64 {
+        if is_warmup { 2.0 * self.bits_max } else { self.bits_max }
     }
 
     /// Whether all members make the same steps in the warm-up.

@@ -20,13 +20,17 @@ pub struct ChainCost {
 // Of one thread, as `docs/benchmarks/codec.md` has it: 4 / (GB/s) for each value.
 
 /// A look at each value for the largest ones.
-const SELECTED: ChainCost = ChainCost { encode_s: 0.45 * NS, decode_s: 0.0 };
+const SELECTED: ChainCost = ChainCost { encode_s: 0.55 * NS, decode_s: 0.0 };
 /// Each value that is kept, with its position.
-const KEPT: ChainCost = ChainCost { encode_s: 26.0 * NS, decode_s: 10.5 * NS };
+const KEPT: ChainCost = ChainCost { encode_s: 56.0 * NS, decode_s: 11.5 * NS };
+/// The same two where one of so many values or more are kept: their positions are a bitmap.
+const DENSE: f64 = 1.0 / 32.0;
+const SELECTED_DENSE: ChainCost = ChainCost { encode_s: 2.0 * NS, decode_s: 0.38 * NS };
+const KEPT_DENSE: ChainCost = ChainCost { encode_s: 4.5 * NS, decode_s: 2.15 * NS };
 /// A random mask, for each value before it.
 const MASKED: ChainCost = ChainCost { encode_s: 0.6 * NS, decode_s: 0.4 * NS };
 /// A cosine transform of each value, twice with error feedback, and back.
-const TRANSFORMED: ChainCost = ChainCost { encode_s: 6.4 * NS, decode_s: 2.6 * NS };
+const TRANSFORMED: ChainCost = ChainCost { encode_s: 7.0 * NS, decode_s: 3.3 * NS };
 
 /// One frame in this many is decoded by its encoder (decision 0014).
 const AUDITED: f64 = 1.0 / 8.0;
@@ -35,15 +39,15 @@ const BUNDLE_DECODINGS: f64 = 2.0;
 
 // Other work on each value of an update and its result, as in `worker/member` and `worker/engine`, in vectors that no cache holds (`docs/benchmarks/codec.md`).
 
-/// A pass that reads one vector, or writes one: from the device, to it, the residual as it was before, the contribution's norm, and the zeros in which an update,
+/// A pass that reads one vector, or writes one: from the device, to it, the contribution's norm, and the zeros in which an update,
 /// the owner's sum and the member's are made,
-const PASS_S: f64 = 0.21 * NS;
-const PASSES: f64 = 7.0;
+const PASS_S: f64 = 0.41 * NS;
+const PASSES: f64 = 6.0;
 /// and one that reads two: the difference from the common parameters, the norms of the residual and of the update, the outer step, the change, and its addition on the device.
-const PASS_OF_TWO_S: f64 = 0.32 * NS;
+const PASS_OF_TWO_S: f64 = 0.48 * NS;
 const PASSES_OF_TWO: f64 = 5.0;
 /// The hash of the parameters after a round.
-const HASH_S: f64 = 0.4 * NS;
+const HASH_S: f64 = 0.6 * NS;
 /// All that.
 const BESIDE_S: f64 = PASSES * PASS_S + PASSES_OF_TWO * PASS_OF_TWO_S + HASH_S;
 
@@ -70,6 +74,9 @@ impl ChainCost {
         };
         let rest = match spec.selection {
             Selection::All => whole(spec.values).times(seen),
+            Selection::TopK(TopK { chunk, keep }) if f64::from(keep) >= DENSE * f64::from(chunk) => {
+                SELECTED_DENSE.times(seen).plus(KEPT_DENSE.times(kept))
+            }
             _ => SELECTED.times(seen).plus(KEPT.times(kept)),
         };
         leading.plus(rest)
@@ -99,14 +106,14 @@ const NOTHING: ChainCost = ChainCost { encode_s: 0.0, decode_s: 0.0 };
 /// Of all values in a format.
 fn whole(values: ValueFormat) -> ChainCost {
     let [encode, decode] = match values {
-        ValueFormat::F32 => [0.44, 0.2],
-        ValueFormat::Bf16 | ValueFormat::F16 => [0.6, 0.17],
-        ValueFormat::Int8 => [0.82, 0.17],
-        ValueFormat::Int4 => [1.22, 0.33],
-        ValueFormat::E3M0 => [1.81, 0.31],
-        ValueFormat::TwoBit => [2.95, 0.28],
-        ValueFormat::Sign => [1.5, 0.28],
-        ValueFormat::Nf4 => [2.25, 0.32],
+        ValueFormat::F32 => [0.61, 0.23],
+        ValueFormat::Bf16 | ValueFormat::F16 => [0.62, 0.13],
+        ValueFormat::Int8 => [0.72, 0.13],
+        ValueFormat::Int4 => [1.3, 0.39],
+        ValueFormat::E3M0 => [1.4, 0.38],
+        ValueFormat::TwoBit => [1.9, 0.34],
+        ValueFormat::Sign => [2.15, 0.33],
+        ValueFormat::Nf4 => [1.62, 0.38],
     };
     ChainCost { encode_s: encode * NS, decode_s: decode * NS }
 }
@@ -249,13 +256,13 @@ mod tests {
     #[test]
     fn chains_cost_about_what_was_measured() {
         let measured = [
-            (SyncPreset::Dense, [0.44, 0.20], [0.44, 0.19]),
-            (SyncPreset::Dgc, [0.55, 0.01], [0.0; 2]),
-            (SyncPreset::OnebitAdam, [1.51, 0.28], [1.51, 0.28]),
-            (SyncPreset::Demo, [7.15, 2.71], [0.0; 2]),
-            (SyncPreset::StreamingDiloco, [1.81, 0.31], [0.0; 2]),
-            (SyncPreset::Cocktail, [1.38, 0.74], [1.98, 0.50]),
-            (SyncPreset::SparseLocal, [1.10, 0.17], [0.0; 2]),
+            (SyncPreset::Dense, [0.61, 0.23], [0.68, 0.23]),
+            (SyncPreset::Dgc, [0.80, 0.02], [0.0; 2]),
+            (SyncPreset::OnebitAdam, [2.18, 0.33], [2.12, 0.33]),
+            (SyncPreset::Demo, [8.31, 3.47], [0.0; 2]),
+            (SyncPreset::StreamingDiloco, [1.40, 0.38], [0.0; 2]),
+            (SyncPreset::Cocktail, [1.23, 0.64], [2.07, 0.52]),
+            (SyncPreset::SparseLocal, [1.38, 0.18], [0.0; 2]),
         ];
         for (preset, up, down) in measured {
             let config = SyncConfig::of(preset);
@@ -292,7 +299,7 @@ mod tests {
         let demo = exchange(SyncPreset::Demo);
         let CoreTime { contributing_s, receiving_s, sending_s } = CoreTime::of(&demo, holders);
         let ChainCost { encode_s, decode_s } = demo.up;
-        let beside_s = values * (7.0 * 0.21e-9 + 5.0 * 0.32e-9 + 0.4e-9);
+        let beside_s = values * (6.0 * 0.41e-9 + 5.0 * 0.48e-9 + 0.6e-9);
         let contributing = values / 2.0 * (encode_s + decode_s / 8.0) + beside_s / 2.0;
         assert!(close(contributing_s, contributing), "{contributing_s} for {contributing}");
         let receiving = values / 2.0 * decode_s + values * 6.0 * decode_s + beside_s / 2.0;

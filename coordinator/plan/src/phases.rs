@@ -78,7 +78,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
     let (up, down) = match sync.adapt {
         // A value of each fragment.
         _ if sync.is_redundant_in(true) => [32.0 / f64::from(sync.fragment_values); 2].into(),
-        true => [least_bits(least, sync); 2].into(),
+        true => [least_bits(least, sync, true); 2].into(),
         false => {
             let up = warmup(sync).bits_per_value();
             let is_bundle = sync.result == ResultForm::Bundle;
@@ -102,20 +102,20 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         every: turns,
         turns,
         exchanges: 1.0,
-        most_bits: (sync.adapt && !sync.is_redundant_in(true)).then_some(sync.bits_max / turns),
+        most_bits: (sync.adapt && !sync.is_redundant_in(true)).then_some(sync.bits_most(true) / turns),
         turns_least: turns,
         ..*steady
     }
 }
 
 fn early_part(sync: &SyncConfig, steady: &Exchange) -> Exchange {
-    let bits = least_bits(ValueFormat::TwoBit, sync) / steady.turns;
+    let bits = least_bits(ValueFormat::TwoBit, sync, false) / steady.turns;
     steady.with_bits(bits.max(steady.up_bits))
 }
 
 /// Of a value, whatever the link carries.
-fn least_bits(format: ValueFormat, sync: &SyncConfig) -> f64 {
-    CodecSpec::new(Selection::All, format).bits_per_value().min(sync.bits_max)
+fn least_bits(format: ValueFormat, sync: &SyncConfig, is_warmup: bool) -> f64 {
+    CodecSpec::new(Selection::All, format).bits_per_value().min(sync.bits_most(is_warmup))
 }
 
 #[cfg(test)]

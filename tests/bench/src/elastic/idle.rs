@@ -9,6 +9,7 @@ use longhaul_tests::hostile::memory_of;
 use super::heartbeats::pause;
 use super::{Session, WAIT_MAX, cluster};
 use crate::kit::clock::now;
+use crate::kit::cpu;
 use crate::kit::figures::figure;
 
 const SITES: [usize; 4] = [4; 4];
@@ -31,9 +32,9 @@ pub fn measure(session: &Session) -> Result<()> {
             }
             let case = format!("the coordinator of {workers} workers, {case}");
             std::thread::park_timeout(session.quick.choose(SETTLED / 6, SETTLED));
-            let (cpu_before, began) = (cpu_s(process)?, now());
+            let (cpu_before, began) = (cpu::seconds(process, None)?, now());
             std::thread::park_timeout(session.quick.choose(MEASURED / 6, MEASURED));
-            let share = (cpu_s(process)? - cpu_before) / began.elapsed().as_secs_f64();
+            let share = (cpu::seconds(process, None)? - cpu_before) / began.elapsed().as_secs_f64();
             let memory = memory_of(process)?;
             let figures = [
                 figure("coordinator_cpu_share", share, "of a core"),
@@ -51,19 +52,4 @@ pub fn measure(session: &Session) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the CPU time of a process's threads.
-fn cpu_s(process: u32) -> Result<f64> {
-    let path = format!("/proc/{process}/task");
-    let threads = std::fs::read_dir(&path).with_context(|| format!("read {path}"))?;
-    let mut sum_ns = 0.0;
-    for thread in threads {
-        let path = thread?.path().join("schedstat");
-        // A thread that has just ended adds none.
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
-        let ns = text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
-        sum_ns += ns.with_context(|| format!("{} does not begin with a time", path.display()))?;
-    }
-    Ok(sum_ns / 1e9)
 }

@@ -3,6 +3,7 @@
 pub mod args;
 pub mod checkout;
 pub mod clock;
+pub mod cpu;
 pub mod figures;
 #[cfg(feature = "data")]
 pub mod python;

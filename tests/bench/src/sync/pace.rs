@@ -7,6 +7,8 @@ pub struct Look {
     pub steps: u64,
     /// Bytes sent between sites.
     pub bytes: u64,
+    /// A worker's CPU seconds beside those of the thread that computes.
+    pub beside_s: f64,
 }
 
 /// Measurement of a case.
@@ -26,6 +28,7 @@ pub struct Measured {
     pub step_s: f64,
     pub rounds: u64,
     pub bytes_per_step: f64,
+    pub beside_s_per_step: f64,
 }
 
 impl Pace {
@@ -52,6 +55,7 @@ impl Pace {
             step_s: (to.at_s - from.at_s) / steps,
             rounds: done - warm_up,
             bytes_per_step: to.bytes.saturating_sub(from.bytes) as f64 / steps,
+            beside_s_per_step: (to.beside_s - from.beside_s) / steps,
         })
     }
 }
@@ -66,7 +70,10 @@ mod tests {
 
     /// A second per step, and ten more at the end of each round of five; 40 bytes per round.
     fn looks(steps: u64) -> Vec<Look> {
-        let look = |step| Look { at_s: (step + step / 5 * 10) as f64, steps: step, bytes: step / 5 * 40 };
+        let look = |step| {
+            let (at_s, bytes) = ((step + step / 5 * 10) as f64, step / 5 * 40);
+            Look { at_s, steps: step, bytes, beside_s: 0.25 * step as f64 }
+        };
         (1..=steps).map(look).collect()
     }
 
@@ -76,7 +83,7 @@ mod tests {
     fn whole_rounds_after_the_warm_up_count() {
         assert!(!PACE.is_enough(&looks(19)));
         assert!(PACE.is_enough(&looks(20)));
-        let expected = Measured { step_s: 3.0, rounds: 2, bytes_per_step: 8.0 };
+        let expected = Measured { step_s: 3.0, rounds: 2, bytes_per_step: 8.0, beside_s_per_step: 0.25 };
         assert_eq!(PACE.measured(&looks(23)), Some(expected));
     }
 

@@ -134,7 +134,12 @@ fn alone() -> Result<Vec<Figure>> {
     let pace = Pace { round: 1, warm_up: 5, enough_s: 20.0 };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, Duration::from_secs(120), |status| {
-        looks.push(Look { at_s: began.elapsed().as_secs_f64(), steps: slowest_step(status), bytes: 0 });
+        looks.push(Look {
+            at_s: began.elapsed().as_secs_f64(),
+            steps: slowest_step(status),
+            bytes: 0,
+            beside_s: 0.0,
+        });
         pace.is_enough(&looks)
     })?;
     let measured = pace.measured(&looks).context("the run made no steps")?;

@@ -11,6 +11,7 @@ use super::pace::{Look, Measured, Pace};
 use super::session::Session;
 use super::{small, watch};
 use crate::kit::clock::now;
+use crate::kit::cpu;
 use crate::kit::figures::{Figure, figure};
 use crate::runs::gpt::{self, GPT, slowest_step};
 use crate::runs::pytorch;
@@ -20,6 +21,8 @@ use crate::runs::training::Training;
 pub const BENCH: &str = "sync/speed";
 /// Name of the lines with more workers per site.
 pub const SITES_BENCH: &str = "sync/sites";
+/// The thread that computes steps, contributes to rounds and takes over their results.
+const DEVICE: &str = "device";
 /// One worker each, or several.
 const SITES: f64 = 2.0;
 /// More than any case makes.
@@ -197,6 +200,10 @@ fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
     if bits > 0.0 {
         figures.push(figure("bits_sent", bits, "bit/parameter/step/site"));
     }
+    if median.pace.beside_s_per_step > 0.0 {
+        let ns = median.pace.beside_s_per_step * 1e9 / small::parameters(GPT) as f64;
+        figures.push(figure("ns_per_parameter", ns, "ns/parameter/step"));
+    }
     figures
 }
 
@@ -214,15 +221,24 @@ fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Length
     let mut cluster = Training { train: &train, ..every }.start()?;
     let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
     let (began, mut looks) = (now(), Vec::new());
+    let processes: Vec<u32> =
+        (0..sites.iter().sum()).filter_map(|at| Some(cluster.worker(at)?.id())).collect();
     watch::until(&mut cluster, lengths.limit, |status| {
         let bytes = status["wan_bytes"].as_u64().unwrap_or(0);
-        let look = Look { at_s: began.elapsed().as_secs_f64(), steps: slowest_step(status), bytes };
+        let (at_s, steps) = (began.elapsed().as_secs_f64(), slowest_step(status));
+        let look = Look { at_s, steps, bytes, beside_s: beside_s(&processes) };
         if look.steps > 0 {
             looks.push(look);
         }
         pace.is_enough(&looks)
     })?;
     Ok(pace.measured(&looks).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
+}
+
+/// Returns a worker's CPU seconds beside those of the thread that computes, on average.
+fn beside_s(processes: &[u32]) -> f64 {
+    let all: Vec<f64> = processes.iter().filter_map(|of| cpu::seconds(of, Some(DEVICE)).ok()).collect();
+    all.iter().sum::<f64>() / all.len().max(1) as f64
 }
 
 fn pytorch_case(
@@ -261,7 +277,7 @@ fn pytorch_case(
 pub fn looks(times: &[f64]) -> Vec<Look> {
     let add = |(at_s, steps): &mut (f64, u64), time: &f64| {
         (*at_s, *steps) = (*at_s + time, *steps + 1);
-        Some(Look { at_s: *at_s, steps: *steps, bytes: 0 })
+        Some(Look { at_s: *at_s, steps: *steps, bytes: 0, beside_s: 0.0 })
     };
     times.iter().scan((0.0, 0), add).collect()
 }
@@ -279,8 +295,10 @@ mod tests {
 
     #[test]
     fn of_three_runs_the_one_with_the_median_share_counts() {
-        let run =
-            |step_s, local_s| Compared { pace: Measured { step_s, rounds: 2, bytes_per_step: 0.0 }, local_s };
+        let run = |step_s, local_s| Compared {
+            pace: Measured { step_s, rounds: 2, bytes_per_step: 0.0, beside_s_per_step: 0.0 },
+            local_s,
+        };
         let told = |measured: Vec<Compared>| {
             figures(measured).iter().map(|f| (f.metric, f.value)).collect::<Vec<_>>()
         };

@@ -5,7 +5,6 @@
 
 mod case;
 mod control;
-mod cpu;
 mod routed;
 mod transfer;
 mod wan;

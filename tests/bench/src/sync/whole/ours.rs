@@ -42,7 +42,12 @@ pub fn local_step_s(enough_s: f64, train: &str) -> Result<f64> {
     let pace = Pace { round: 1, warm_up: 20, enough_s };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, START_MAX, |status| {
-        looks.push(Look { at_s: began.elapsed().as_secs_f64(), steps: slowest_step(status), bytes: 0 });
+        looks.push(Look {
+            at_s: began.elapsed().as_secs_f64(),
+            steps: slowest_step(status),
+            bytes: 0,
+            beside_s: 0.0,
+        });
         pace.is_enough(&looks)
     })?;
     let measured = pace.measured(&looks).context("workers that do not talk made no steps")?;
@@ -59,7 +64,7 @@ pub fn run(training: &Training<'_>, limit: Duration) -> Result<Measured> {
     let (steps, mut looks) = (training.steps, Vec::new());
     let mut look = |status: &Value| {
         let made = made(status, steps);
-        looks.push(Look { at_s: began.elapsed().as_secs_f64(), steps: made, bytes: 0 });
+        looks.push(Look { at_s: began.elapsed().as_secs_f64(), steps: made, bytes: 0, beside_s: 0.0 });
         made
     };
     watch::until(&mut cluster, limit, |status| look(status) >= steps - steps / LAST_PART)?;

@@ -136,11 +136,12 @@ mod tests {
     fn the_steady_pace_is_that_of_the_last_third() {
         // Ten seconds per step for ten steps, then one.
         let at_s = |steps: u64| (steps.min(10) * 10 + steps.saturating_sub(10)) as f64;
-        let looks: Vec<_> = (1..=90).map(|steps| Look { at_s: at_s(steps), steps, bytes: 0 }).collect();
+        let looks: Vec<_> =
+            (1..=90).map(|steps| Look { at_s: at_s(steps), steps, bytes: 0, beside_s: 0.0 }).collect();
         assert_eq!(steady_step_s(&looks, 90), Some(1.0));
         assert_eq!(steady_step_s(&looks, 91), None, "it was not over");
         // 7 of 12 are not two thirds, 8 are: 20 s for each of the last four.
-        let look = |steps, at_s| Look { at_s, steps, bytes: 0 };
+        let look = |steps, at_s| Look { at_s, steps, bytes: 0, beside_s: 0.0 };
         let few = [look(7, 0.0), look(8, 10.0), look(12, 90.0)];
         assert_eq!(steady_step_s(&few, 12), Some(20.0));
         assert_eq!(steady_step_s(&few[2..], 12), None, "one look says nothing");
