@@ -155,7 +155,7 @@ sync_keys! {
     target_utilisation: f64,
     /// `adapt`: minimum bits per value of a round.
     bits_min: f64,
-    /// `adapt`: maximum bits per value of a round, and half of those of a round in the warm-up.
+    /// `adapt`: maximum bits per value of a round. A warm-up of gradients may have twice as many, up to four.
     bits_max: f64,
     /// `adapt`: exchanges of a fragment that may wait in error feedback (‖residual‖ / ‖last addition‖). Beyond, bits rise and training waits. 0: no bound.
     backlog_max: f64,
@@ -300,10 +300,11 @@ impl SyncConfig {
         if self.overlap == self.every { every } else { self.overlap }
     }
 
-    /// Returns the most bits per value that follow the link.
+    /// Returns the bits per value of a round that wants at least so many: bounded by `bits_max`, or by twice
+    /// that in a warm-up of gradients.
     #[must_use]
-    pub fn bits_most(&self, is_warmup: bool) -> f64 {
-        if is_warmup { 2.0 * self.bits_max } else { self.bits_max }
+    pub fn bits_at_least(&self, bits: f64, with_gradients: bool) -> f64 {
+        bits.min(if with_gradients { 2.0 * self.bits_max } else { self.bits_max })
     }
 
     /// Whether all members make the same steps in the warm-up.

@@ -78,7 +78,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
     let (up, down) = match sync.adapt {
         // A value of each fragment.
         _ if sync.is_redundant_in(true) => [32.0 / f64::from(sync.fragment_values); 2].into(),
-        true => [least_bits(least, sync, true); 2].into(),
+        true => [least_bits(least, sync, with_gradients); 2].into(),
         false => {
             let up = warmup(sync).bits_per_value();
             let is_bundle = sync.result == ResultForm::Bundle;
@@ -102,7 +102,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         every: turns,
         turns,
         exchanges: 1.0,
-        most_bits: (sync.adapt && !sync.is_redundant_in(true)).then_some(sync.bits_most(true) / turns),
+        most_bits: (sync.adapt && !sync.is_redundant_in(true)).then_some(up.max(sync.bits_max) / turns),
         turns_least: turns,
         ..*steady
     }
@@ -114,8 +114,8 @@ fn early_part(sync: &SyncConfig, steady: &Exchange) -> Exchange {
 }
 
 /// Of a value, whatever the link carries.
-fn least_bits(format: ValueFormat, sync: &SyncConfig, is_warmup: bool) -> f64 {
-    CodecSpec::new(Selection::All, format).bits_per_value().min(sync.bits_most(is_warmup))
+fn least_bits(format: ValueFormat, sync: &SyncConfig, with_gradients: bool) -> f64 {
+    sync.bits_at_least(CodecSpec::new(Selection::All, format).bits_per_value(), with_gradients)
 }
 
 #[cfg(test)]

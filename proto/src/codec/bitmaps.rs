@@ -1,8 +1,8 @@
 //! Encoding of dense sets of positions: a bit for each value of the fragment, eight of them a symbol.
 //!
-//! All bits count as independent, with the share p of values that a chunk keeps: a byte of n ones has the probability
-//! pⁿ·(1 − p)⁸⁻ⁿ. Beyond log2 C(chunk, keep) this takes some log2 √(2π·keep·(1 − p)) bits a chunk, under seven. A symbol
-//! for eight values needs no division by what is left, as gaps do, and four states work side by side.
+//! All bits count as independent, with the share p of kept values, in 256 parts: a byte of n ones has the probability
+//! pⁿ·(1 − p)⁸⁻ⁿ. Beyond log2 C(chunk, keep) this takes some log2 √(2π·keep·(1 − p)) bits a chunk: under seven for up to
+//! half of 4096. A symbol for eight values needs no division by what is left, as gaps do, and four states work side by side.
 
 use std::sync::OnceLock;
 
@@ -50,7 +50,8 @@ impl BitmapEncoder {
         for &position in positions {
             self.bytes[position as usize / 8] |= 1 << (position % 8);
         }
-        // A longer stream would exceed the bitmap.
+        // A stream is hardly longer than the bitmap.
+        self.words.clear();
         self.words.reserve(self.bytes.len() / size_of::<u32>() + LANES);
         let (bytes, table) = (&self.bytes, table_of(chunks));
         write_stream::<LANES>(bytes.len(), |at| (table.share(bytes[at]), NO_RAW), &mut self.words, out);
@@ -74,11 +75,12 @@ pub(super) fn decode(chunks: Chunks, bytes: &[u8], positions: &mut Vec<u32>) -> 
         }
         rest.iter_mut().enumerate().for_each(|(lane, byte)| *byte = table.take(&mut coder, lane));
         group[len.min(start + DECODED_BYTES) - start..].fill(0);
+        let ones: u32 = group.iter().map(|byte| byte.count_ones()).sum();
+        if positions.len() + ones as usize > kept {
+            return Err(DecodeError::PositionStream);
+        }
         for (word, at) in group.as_chunks().0.iter().zip((8 * start..).step_by(64)) {
             append_ones(u64::from_le_bytes(*word), at as u32, positions);
-        }
-        if positions.len() > kept {
-            return Err(DecodeError::PositionStream);
         }
     }
     if !coder.is_complete() || positions.len() != kept {
@@ -89,7 +91,7 @@ pub(super) fn decode(chunks: Chunks, bytes: &[u8], positions: &mut Vec<u32>) -> 
 
 /// Appends `start` plus the place of each one in a word, from the lowest bit on.
 pub(super) fn append_ones(mut word: u64, start: u32, positions: &mut Vec<u32>) {
-    // A loop a word, whose end is foreseen less often than not, costs less than one a byte.
+    // One unpredictable end of a loop for each word costs less than one for each byte.
     while word != 0 {
         positions.push(start + word.trailing_zeros());
         word &= word - 1;
@@ -121,13 +123,14 @@ struct Table {
 /// Returns the table for the chunks' share of kept values.
 fn table_of(chunks: Chunks) -> &'static Table {
     static TABLES: [OnceLock<Table>; PARTS] = [const { OnceLock::new() }; PARTS];
-    let part = (chunks.keep * PARTS + chunks.chunk / 2) / chunks.chunk;
+    // Of all values: a short chunk keeps a larger share.
+    let part = (chunks.kept_total() * PARTS + chunks.len / 2) / chunks.len.max(1);
     let part = part.clamp(1, PARTS - 1);
     TABLES[part].get_or_init(|| Table::new(part))
 }
 
 impl Table {
-    /// Uses only additions and multiplications of f64, and truncation. These are exact by IEEE 754, so encoder and decoder agree on all machines.
+    /// Uses only additions and multiplications of f64, and truncation. IEEE 754 defines their results bit for bit, so encoder and decoder agree on all machines.
     fn new(part: usize) -> Self {
         let one = part as f64 / PARTS as f64;
         let shared = f64::from((1_u32 << PROBABILITY_BITS) - SYMBOLS as u32);
@@ -173,7 +176,7 @@ mod tests {
     #[test]
     fn shares_are_the_bytes_probabilities() {
         for (part, table) in (1..).zip(tables()) {
-            let one = part as f64 / PARTS as f64;
+            let one = f64::from(part) / PARTS as f64;
             let total: u32 = (0..=255).map(|byte| u32::from(table.share(byte).frequency)).sum();
             assert_eq!(total, 1 << PROBABILITY_BITS);
             for byte in 0..=255_u8 {

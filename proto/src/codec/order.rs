@@ -1,4 +1,4 @@
-//! The n-th smallest of many integers, by counting: passes over memory in the L1 cache, which vectorise.
+//! The n-th smallest of many integers, by counting: passes that vectorise, over keys that the cache holds.
 
 use multiversion::multiversion;
 

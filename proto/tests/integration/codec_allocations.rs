@@ -50,6 +50,7 @@ fn chains(tiles: u32) -> impl Iterator<Item = CodecSpec> {
     let selections = [
         Selection::All,
         Selection::TopK(TopK { chunk, keep }),
+        Selection::TopK(TopK { chunk, keep: 1024 }),
         Selection::Threshold(Threshold { chunk, keep }),
     ];
     let of = |stage, selection| {

@@ -117,7 +117,7 @@ impl Adaptation {
             }
             false => (self.backlog.map_or(0.0, |floor| floor.bits()), "the backlog of error feedback"),
         };
-        (least.min(self.config.bits_most(self.is_common(round))), least_for)
+        (self.config.bits_at_least(least, self.is_common(round)), least_for)
     }
 
     /// Takes in the backlog of a round, as a multiple of its addition.

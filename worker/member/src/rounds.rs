@@ -213,16 +213,21 @@ impl Synchroniser {
     }
 
     /// Reports the rounds that the device has passed, whose results nobody else may be left to report: those from `due` on are skipped. `replayed`: the last one that
-    /// the device replays, which is reported thereafter, with the reached state.
+    /// the device replays, which is reported thereafter, with the reached state. The last report names all skipped ones, as the first of many may be dropped on the way.
     fn report_passed(&mut self, due: Round, replayed: Option<Round>) {
         let Stage::Running(running) = &mut self.stage else { return };
         let generation = running.generation;
         // A late contribution's round is among them.
         let mut reports = std::mem::take(&mut running.results.reports);
+        let mut all = Vec::new();
         for PassedRound { round, sites, state_hash } in std::mem::take(&mut running.results.passed) {
             let report = reports.remove(&round).unwrap_or_else(|| empty_report(round));
             let skipped = if round >= due { vec![round] } else { Vec::new() };
+            all.extend_from_slice(&skipped);
             reports.insert(round, RoundReport { generation, sites, state_hash, skipped, ..report });
+        }
+        if let Some(mut last) = reports.last_entry() {
+            last.get_mut().skipped = all;
         }
         let waiting = replayed.and_then(|last| reports.remove_entry(&last));
         if let Some(mut last) = reports.last_entry().filter(|_| waiting.is_none()) {

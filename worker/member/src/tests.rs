@@ -134,8 +134,8 @@ fn a_slow_member_jumps_to_the_others_and_carries_what_came_too_late() {
     assert_eq!(results(&slow), results(&first));
     assert_eq!(slow.last().map(|last| last.state_hash), Some(rig.workers[1].running().replica.hash()));
     let part = |report: RoundReport| (report.samples, report.sites, report.skipped);
-    let skipped = |round: u64| (0, vec![SiteId(0)], vec![Round(round)]);
-    let expected = vec![(4, vec![SiteId(0)], Vec::new()), skipped(1), skipped(2), skipped(3)];
+    let skipped = |rounds: &[u64]| (0, vec![SiteId(0)], rounds.iter().copied().map(Round).collect());
+    let expected = vec![(4, vec![SiteId(0)], Vec::new()), skipped(&[1]), skipped(&[2]), skipped(&[1, 2, 3])];
     assert_eq!(slow.into_iter().map(part).collect::<Vec<_>>(), expected);
 
     // Its carry is part of its next contribution.
@@ -188,6 +188,10 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     };
     compress(&mut compressor, 0);
     let before = compressor.memories().clone();
+    let diverged =
+        Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&[f32::NAN; 32]))], base: None };
+    assert!(compressor.compress(Round(1), &[diverged]).remove(0).is_err());
+    assert_eq!(compressor.memories(), &before);
     let first = compress(&mut compressor, 1);
     let after = compressor.memories().clone();
     assert_ne!(before, after);

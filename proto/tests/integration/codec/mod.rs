@@ -7,8 +7,8 @@ mod reference;
 mod rounding;
 
 use longhaul_proto::codec::{
-    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Threshold, TopK, Update,
-    ValueFormat,
+    CodecSpec, Dct, Decoder, EncodeError, Encoder, RandomK, Rounding, Selection, Stage, Threshold, TopK,
+    Update, ValueFormat,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -59,11 +59,12 @@ fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-1.0_f32..1.0).powi(5) * 0.1).collect()
 }
 
-fn selections() -> [Selection; 6] {
+fn selections() -> [Selection; 7] {
     [
         Selection::All,
         Selection::TopK(TopK { chunk: 4096, keep: 64 }),
         Selection::TopK(TopK { chunk: 256, keep: 3 }),
+        Selection::TopK(TopK { chunk: 64, keep: 9 }),
         Selection::TopK(TopK { chunk: 64, keep: 64 }),
         Selection::Threshold(Threshold { chunk: 4096, keep: 41 }),
         Selection::Threshold(Threshold { chunk: 16, keep: 5 }),
@@ -155,6 +156,43 @@ fn the_encoder_tells_which_positions_it_sent() {
         }
         encoder.encode_with_feedback(SEED, &input, &mut residual, 1.0, &mut feedback_frame).unwrap();
         assert_eq!(encoder.sent_positions().map(<[u32]>::to_vec), sent);
+    }
+}
+
+#[test]
+fn feedback_from_memory_that_stays_is_that_of_memory_that_changes() {
+    let (delta, before) = (gradient_like(5, 10_000), gradient_like(6, 10_000));
+    for spec in chains(2) {
+        let (mut changed, mut residual) = (before.clone(), vec![f32::NAN; before.len()]);
+        let (mut in_place, mut out) = (Vec::new(), Vec::new());
+        Encoder::new(spec)
+            .unwrap()
+            .encode_with_feedback(SEED, &delta, &mut changed, 0.9, &mut in_place)
+            .unwrap();
+        let mut encoder = Encoder::new(spec).unwrap();
+        encoder.encode_with_feedback_from(SEED, &delta, &before, 0.9, &mut residual, &mut out).unwrap();
+        assert!(out == in_place && residual == changed, "{spec:?}");
+        let mut bad = before.clone();
+        bad[9_000] = f32::INFINITY;
+        let refused = encoder.encode_with_feedback_from(SEED, &delta, &bad, 0.9, &mut residual, &mut out);
+        assert_eq!(
+            (refused, out == in_place),
+            (Err(EncodeError::NonFinite { index: 9_000 }), true),
+            "{spec:?}"
+        );
+    }
+    let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
+    for (before, residual) in [(3, 4), (4, 3)] {
+        let (before, mut residual) = (vec![0.0; before], vec![0.0; residual]);
+        let refused = encoder.encode_with_feedback_from(
+            SEED,
+            &delta[..4],
+            &before,
+            1.0,
+            &mut residual,
+            &mut Vec::new(),
+        );
+        assert_eq!(refused, Err(EncodeError::ResidualLength { delta: 4, residual: 3 }));
     }
 }
 

@@ -235,10 +235,10 @@ fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Length
     Ok(pace.measured(&looks).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
 }
 
-/// Returns a worker's CPU seconds beside those of the thread that computes, on average.
+/// Returns a worker's CPU seconds beside those of the thread that computes, on average: mostly synchronisation and its transport. Not a number where a worker is gone.
 fn beside_s(processes: &[u32]) -> f64 {
-    let all: Vec<f64> = processes.iter().filter_map(|of| cpu::seconds(of, Some(DEVICE)).ok()).collect();
-    all.iter().sum::<f64>() / all.len().max(1) as f64
+    let all = processes.iter().map(|of| cpu::seconds(of, Some(DEVICE)).unwrap_or(f64::NAN));
+    all.sum::<f64>() / processes.len() as f64
 }
 
 fn pytorch_case(

@@ -105,6 +105,7 @@ fn changes(text: &str) -> impl Iterator<Item = usize> {
 #[cfg(feature = "tokenizers")]
 mod tests {
     use std::path::Path;
+    use std::sync::LazyLock;
 
     use longhaul_common::config::DataFormat;
     use serde_json::Value;
@@ -121,8 +122,13 @@ mod tests {
         serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap()
     }
 
-    /// Returns a tokenizer of each class: see `make_tokenizers.py`.
-    fn tokenizers() -> Vec<(String, Tokenizer, String)> {
+    /// Returns a tokenizer of each class: see `make_tokenizers.py`. They are slow to make.
+    fn tokenizers() -> &'static [(String, Tokenizer, String)] {
+        static ALL: LazyLock<Vec<(String, Tokenizer, String)>> = LazyLock::new(make);
+        &ALL
+    }
+
+    fn make() -> Vec<(String, Tokenizer, String)> {
         let made = made().into_iter().map(|made| {
             let json = serde_json::to_vec(&made["tokenizer"]).unwrap();
             let texts = made["texts"].as_array().unwrap().iter().filter_map(Value::as_str);
@@ -147,7 +153,7 @@ mod tests {
             for text in [text.repeat(9), text.repeat(9).replace('\n', " ")] {
                 let whole = tokenizer.encode(&text).unwrap();
                 for bytes in [600, 701, 1024] {
-                    let chunks = chunks(&text, &tokenizer, bytes);
+                    let chunks = chunks(&text, tokenizer, bytes);
                     assert!(chunks.len() > 4, "{name}: {} chunks", chunks.len());
                     let parts = chunks.iter().map(|chunk| {
                         let (before, text) = chunk.as_text().unwrap();
@@ -160,8 +166,8 @@ mod tests {
     }
 
     /// Returns a tokenizer of this class in `tests/fixtures/tokenizers.json`.
-    fn of_class(class: &str) -> Tokenizer {
-        tokenizers().into_iter().find(|(name, ..)| name.contains(class)).unwrap().1
+    fn of_class(class: &str) -> &'static Tokenizer {
+        &tokenizers().iter().find(|(name, ..)| name.contains(class)).unwrap().1
     }
 
     fn assert_whole(text: &str, tokenizer: &Tokenizer) {
@@ -204,7 +210,7 @@ mod tests {
         for run in ["\n".repeat(901), "   \n".repeat(300), " ".repeat(1201)] {
             for class in ["without the white space around it", "T5", "GPT-2", "Llama 3", "Llama 2", "Mistral"]
             {
-                assert_whole(&[&words, run.as_str(), &words].concat(), &of_class(class));
+                assert_whole(&[&words, run.as_str(), &words].concat(), of_class(class));
             }
         }
     }
@@ -215,7 +221,7 @@ mod tests {
         let line = "a line of words ".repeat(200);
         for head in ["Title\n\n", "line\n\n   \n", "\n\n", "x\n"] {
             for class in ["GPT-2", "without the white space around it", "T5", "Llama 3"] {
-                assert_whole(&format!("{head}{line}\n\n{line}"), &of_class(class));
+                assert_whole(&format!("{head}{line}\n\n{line}"), of_class(class));
             }
         }
     }
@@ -271,11 +277,11 @@ mod tests {
     /// Each is one word to a tokenizer of bytes.
     #[test]
     fn a_word_without_an_end_makes_a_chunk_larger_and_no_cut_goes_through_it() {
-        let (_, tokenizer, _) = tokenizers().swap_remove(0);
+        let (_, tokenizer, _) = &tokenizers()[0];
         let word = "abcdefg".repeat(1000);
         let text = format!("one two {word} three {word}");
         let whole = tokenizer.encode(&text).unwrap();
-        let chunks = chunks(&text, &tokenizer, 600);
+        let chunks = chunks(&text, tokenizer, 600);
         assert!(chunks.len() > 1);
         let parts = chunks.iter().map(|chunk| {
             let (before, text) = chunk.as_text().unwrap();
