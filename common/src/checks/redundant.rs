@@ -28,8 +28,11 @@ impl RunConfig {
     }
 
     /// Decides on [`Redundancy::Auto`]. With a redundant warm-up, an `early_share` that is the preset's becomes 0. Where members have parts of the model, the warm-up
-    /// is exchanged in any case.
+    /// is exchanged in any case. Without a warm-up there is nothing to decide.
     pub fn decide_redundancy(&mut self, is_redundant: bool) {
+        if !self.sync.has_warmup() {
+            return;
+        }
         if self.parallel.is_divided() {
             self.sync.warmup_redundant = Redundancy::Never;
         }
@@ -79,6 +82,7 @@ impl RunConfig {
 #[cfg(test)]
 mod tests {
     use super::{Redundancy, RunConfig};
+    use crate::config::SyncPreset;
 
     const SMALL: &str = r#"
         [run]
@@ -149,5 +153,20 @@ mod tests {
         divided.parallel.stages = 2;
         divided.decide_redundancy(true);
         assert_eq!(divided.sync.warmup_redundant, Redundancy::Never);
+    }
+
+    /// Workers read it as if somebody had written it.
+    #[test]
+    fn a_configuration_that_is_decided_on_is_read_again() {
+        let preset = |preset| format!("[sync]\npreset = {}", toml::Value::try_from(preset).unwrap());
+        let presets = SyncPreset::ALL.map(preset).into_iter();
+        for text in presets.chain(["[train]\noptimiser = \"muon\"".to_owned()]) {
+            for is_redundant in [false, true] {
+                let Ok(mut config) = RunConfig::parse(&format!("{SMALL}\n{text}")) else { panic!("{text}") };
+                config.decide_redundancy(is_redundant && config.is_redundancy_open());
+                let told = config.to_toml().unwrap();
+                assert_eq!(RunConfig::parse(&told), Ok(config), "{text}");
+            }
+        }
     }
 }
