@@ -2,7 +2,8 @@
 //!
 //! All bits count as independent, with the share p of kept values, in 256 parts: a byte of n ones has the probability
 //! pⁿ·(1 − p)⁸⁻ⁿ. Beyond log2 C(chunk, keep) this takes some log2 √(2π·keep·(1 − p)) bits a chunk: under seven for up to
-//! half of 4096. A symbol for eight values needs no division by what is left, as gaps do, and four states work side by side.
+//! half of 4096. A symbol stands for eight values. Coding one needs no division by the number of remaining positions, which
+//! gaps need, and four coder states run in parallel.
 
 use std::sync::OnceLock;
 

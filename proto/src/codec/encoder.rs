@@ -118,8 +118,7 @@ impl Encoder {
         }
         check_sums(residual, decay, delta, self.magnitude_end())?;
         add_to_scaled(residual, decay, delta);
-        let values_start = self.write_frame(seed, residual, out);
-        self.subtract_sent(&out[values_start..], residual);
+        self.send_of(seed, residual, out);
         Ok(())
     }
 
@@ -150,8 +149,7 @@ impl Encoder {
                 return Err(EncodeError::NonFinite { index: start + at });
             }
         }
-        let values_start = self.write_frame(seed, residual, out);
-        self.subtract_sent(&out[values_start..], residual);
+        self.send_of(seed, residual, out);
         Ok(())
     }
 
@@ -296,6 +294,12 @@ impl Encoder {
             self.seen.map_to_fragment(&mut self.positions);
         }
         values_start
+    }
+
+    /// Appends the frame of checked values to `out`, and leaves in them what it does not carry.
+    fn send_of(&mut self, seed: u64, values: &mut [f32], out: &mut Vec<u8>) {
+        let values_start = self.write_frame(seed, values, out);
+        self.subtract_sent(&out[values_start..], values);
     }
 
     /// Subtracts the values that the decoder will reconstruct from `residual`. `section` is the end of the

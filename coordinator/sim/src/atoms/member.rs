@@ -146,7 +146,7 @@ impl Private {
         sent
     }
 
-    /// What it has of a fragment that is in no applied result: of a round that is open, what a void round would leave.
+    /// Returns its atoms of a fragment that no applied result contains. An open round counts as void.
     pub fn keeps(&self, at: usize) -> impl Iterator<Item = Atom> + '_ {
         let is_open = |of: &&(Round, Vec<Atom>)| of.0 >= self.next;
         let residual =
