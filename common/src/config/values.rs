@@ -64,7 +64,7 @@ value_formats! {
     Int4 = "int4", Levels;
     /// Sign and three exponent bits: zero, or s·2^(c−7), c = 1..7. s is the absolute maximum of each 128 values (arXiv 2501.18512).
     E3M0 = "e3m0", Levels;
-    /// Sign and one of two levels per chunk: means of the lower and upper half of magnitudes (arXiv 2508.15706).
+    /// Sign and one of two levels per chunk: means of the smaller and the larger magnitudes (arXiv 2508.15706, with Lloyd's border).
     TwoBit = "2bit", Means;
     /// Sign, with the mean magnitude of each chunk.
     Sign = "1bit", Means;

@@ -430,9 +430,9 @@ impl Device {
             return;
         }
         match update {
-            RoundUpdate::Parameters(parts) => {
-                for ParameterChange { start, kept, values } in parts {
-                    let there = self.state.parameters[start..].iter_mut().zip(values);
+            RoundUpdate::Parameters(ParameterChange { kept, values }) => {
+                for (range, values) in values.iter() {
+                    let there = self.state.parameters[range].iter_mut().zip(values);
                     there.for_each(|(there, value)| *there = kept * *there + value);
                 }
             }

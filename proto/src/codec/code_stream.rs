@@ -303,7 +303,7 @@ mod tests {
     fn section(format: ValueFormat, values: &[f32]) -> (ValueBlocks, Layout, Vec<u8>) {
         let blocks = ValueBlocks::new(Selection::All, format);
         let mut section = Vec::new();
-        blocks.quantise(values, None, &mut Vec::new(), &mut section);
+        blocks.quantise(values, None, &mut section);
         (blocks, Layout::All { len: values.len() }, section)
     }
 

@@ -37,7 +37,6 @@ pub struct Encoder {
     coded: Vec<u8>,
     /// Values as the decoder will reconstruct them: a block, or a transformed fragment.
     reconstructed: Vec<f32>,
-    magnitudes: Vec<u32>,
     columns: ColumnEncoder,
 }
 
@@ -58,7 +57,6 @@ impl Encoder {
             section: Vec::new(),
             coded: Vec::new(),
             reconstructed: Vec::new(),
-            magnitudes: Vec::new(),
             columns: ColumnEncoder::new(),
         })
     }
@@ -253,7 +251,7 @@ impl Encoder {
     /// Appends the frame of a checked fragment and returns the start of its value section.
     fn write_frame(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> usize {
         let codes = self.coded();
-        let Self { spec, blocks, magnitudes, .. } = self;
+        let Self { spec, blocks, .. } = self;
         let seen = self.seen.through(spec.stage, seed, input);
         let rule = spec.selection.as_rule();
         self.positions.clear();
@@ -270,7 +268,7 @@ impl Encoder {
         if let Some(codes) = codes {
             self.section.clear();
             self.section.reserve(blocks.bytes(layout.kept_most()));
-            blocks.quantise(kept, noise, magnitudes, &mut self.section);
+            blocks.quantise(kept, noise, &mut self.section);
             coding = self.code_encoder.encode(codes, *blocks, layout, &self.section, &mut self.coded);
         }
         let header = Header {
@@ -288,7 +286,7 @@ impl Encoder {
         match coding {
             Coding::Entropy { .. } => out.extend_from_slice(&self.coded),
             Coding::Packed if codes.is_some() => out.extend_from_slice(&self.section),
-            Coding::Packed => blocks.quantise(kept, noise, magnitudes, out),
+            Coding::Packed => blocks.quantise(kept, noise, out),
         }
         if self.effect() == Some(Effect::Chooses) {
             self.seen.map_to_fragment(&mut self.positions);

@@ -53,15 +53,9 @@ impl ValueBlocks {
         section.chunks(self.block_bytes(self.block_values))
     }
 
-    /// Appends finite values, rounded to nearest or, with `noise`, at random. `magnitudes` is scratch memory.
-    pub fn quantise(
-        self,
-        values: &[f32],
-        noise: Option<Noise>,
-        magnitudes: &mut Vec<u32>,
-        out: &mut Vec<u8>,
-    ) {
-        self.format.quantise_all(values, self.block_values, noise, magnitudes, out);
+    /// Appends finite values, rounded to nearest or, with `noise`, at random.
+    pub fn quantise(self, values: &[f32], noise: Option<Noise>, out: &mut Vec<u8>) {
+        self.format.quantise_all(values, self.block_values, noise, out);
     }
 
     /// Reconstructs a block of [`ValueBlocks::split`].

@@ -107,7 +107,11 @@ impl Synchroniser {
                 running.results.completed.push_back((round, results));
             }
             Command::Release { round } => {
-                running.contributions.of_rounds = running.contributions.of_rounds.split_off(&round.next());
+                let held = running.contributions.of_rounds.split_off(&round.next());
+                let released = std::mem::replace(&mut running.contributions.of_rounds, held);
+                if let Some((_, contribution)) = released.into_iter().next_back() {
+                    running.contributions.memory = contribution.into_memory();
+                }
                 running.contributions.columns.release(round);
                 running.contributions.repeated = running.contributions.repeated.split_off(&round.next());
                 running.contributions.redundant = running.contributions.redundant.split_off(&round.next());

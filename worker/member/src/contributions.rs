@@ -37,7 +37,8 @@ impl Synchroniser {
             (values, None)
         } else {
             let due = running.rounds.schedule.due_stretches(&running.rounds.layout, round);
-            (running.replica.delta(&values, due), Some((round, values)))
+            let memory = std::mem::take(&mut running.contributions.memory);
+            (running.replica.delta(&values, due, memory), Some((round, values)))
         };
         let is_redundant = running.rounds.layouts.is_redundant(round);
         if is_redundant {

@@ -50,19 +50,17 @@ pub struct PutBack {
 pub enum RoundUpdate {
     /// Mean of the contributions, one value per parameter, for a step common to all members.
     Mean(Vec<f32>),
-    /// Change of some stretches of the local parameters, in order.
-    Parameters(Vec<ParameterChange>),
+    /// Change of some stretches of the local parameters.
+    Parameters(ParameterChange),
 }
 
-/// The change of a stretch of the local parameters: θ ← kept·θ + values.
+/// The change of some stretches of the local parameters: θ ← kept·θ + values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterChange {
-    /// Index of its first parameter.
-    pub start: usize,
     /// Factor of the local values, from 0 to 1.
     pub kept: f32,
     /// Addition.
-    pub values: Vec<f32>,
+    pub values: SparseRanges,
 }
 
 /// Starting point of the device.

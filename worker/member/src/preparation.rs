@@ -284,6 +284,7 @@ impl Synchroniser {
                 finished: None,
                 snapshot: None,
                 carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
+                memory: Vec::new(),
             },
             codec: Codec {
                 compressor,

@@ -88,15 +88,34 @@ impl Replica {
         root_of(blocks.map(|(values, hash)| *hash.get_or_insert_with(|| hash_of_block(values))))
     }
 
-    /// Returns θ_g − θ in these stretches: the change by local training, with the sign of a gradient; zero where `local` has no values.
+    /// Returns θ_g − θ in these stretches: the change by local training, with the sign of a gradient; zero where `local` has no values. `memory` is reused.
     #[must_use]
-    pub fn delta(&self, local: &SparseRanges, due: Vec<Range<usize>>) -> SparseRanges {
-        let mut delta = SparseRanges::zeros(due);
+    pub fn delta(&self, local: &SparseRanges, due: Vec<Range<usize>>, memory: Vec<f32>) -> SparseRanges {
+        let mut delta = SparseRanges::reusing(memory, due);
         for (range, values) in delta.iter_mut() {
-            let local = local.get(range.clone()).unwrap_or_default();
-            set_difference(values, &self.parameters[range], local);
+            match local.get(range.clone()) {
+                Some(local) => set_difference(values, &self.parameters[range], local),
+                None => values.fill(0.0),
+            }
         }
         delta
+    }
+
+    /// Replaces local values by θ_g − θ: the change that makes the synchronised parameters of them.
+    pub fn set_change(&self, local: &mut SparseRanges) {
+        for (range, values) in local.iter_mut() {
+            set_change(values, &self.parameters[range]);
+        }
+    }
+
+    /// Replaces values by `factor`·θ_g.
+    pub fn set_scaled(&self, factor: f32, values: &mut SparseRanges) {
+        for (range, values) in values.iter_mut() {
+            values
+                .iter_mut()
+                .zip(&self.parameters[range])
+                .for_each(|(value, global)| *value = factor * global);
+        }
     }
 
     /// Invalidates the hashes of changed parameters.
@@ -131,6 +150,11 @@ impl Replica {
 fn set_difference(difference: &mut [f32], global: &[f32], local: &[f32]) {
     let both = global.iter().zip(local);
     difference.iter_mut().zip(both).for_each(|(delta, (global, local))| *delta = global - local);
+}
+
+#[multiversion(targets = "simd")]
+fn set_change(local: &mut [f32], global: &[f32]) {
+    local.iter_mut().zip(global).for_each(|(local, global)| *local = global - *local);
 }
 
 /// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.

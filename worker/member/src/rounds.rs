@@ -1,7 +1,5 @@
 //! The device's side of a round: its release at the barrier, and the application of results.
 
-use std::ops::Range;
-
 use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{FragmentId, Round, SiteId};
@@ -135,7 +133,7 @@ impl Synchroniser {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.contributions.snapshot.take_if(|(of, _)| *of == round) {
                     Some((_, snapshot)) => {
-                        RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
+                        RoundUpdate::Parameters(change_of(&self.config, running, round, snapshot))
                     }
                     None => {
                         let state_hash = running.replica.hash();
@@ -337,32 +335,28 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
     first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
 }
 
-/// Returns a round's changes of the local parameters, given the contributed ones: after a late result, the training since is kept or mixed.
-fn parts_of(
+/// Returns the change of the device's parameters by a round's result. `contributed`: those at the end of the round, whose memory is reused.
+fn change_of(
     config: &RunConfig,
     running: &Running,
     round: Round,
-    contributed: &SparseRanges,
-) -> Vec<ParameterChange> {
-    let global = running.replica.parameters();
-    let part = |range: Range<usize>| match config.sync.late {
+    contributed: SparseRanges,
+) -> ParameterChange {
+    let mut values = contributed;
+    let kept = match config.sync.late {
         LateRule::Keep => {
-            let change = global[range.clone()].iter().zip(contributed.get(range.clone()).unwrap_or_default());
-            ParameterChange {
-                start: range.start,
-                kept: 1.0,
-                values: change.map(|(new, old)| new - old).collect(),
-            }
+            running.replica.set_change(&mut values);
+            1.0
         }
         LateRule::Mix => {
             // The last round's result is the run's final model.
             let is_last = round.next().0 >= running.rounds.schedule.rounds();
             let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
-            let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
-            ParameterChange { start: range.start, kept, values }
+            running.replica.set_scaled(1.0 - kept, &mut values);
+            kept
         }
     };
-    running.rounds.schedule.due_stretches(&running.rounds.layout, round).into_iter().map(part).collect()
+    ParameterChange { kept, values }
 }
 
 /// Returns the backlog of error feedback after a round, in the fragments that this member uploads and owns.

@@ -97,6 +97,8 @@ pub(super) struct Contributions {
     pub snapshot: Option<(Round, SparseRanges)>,
     /// Slices that reached no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
+    /// Of a released contribution, for the next one.
+    pub memory: Vec<f32>,
 }
 
 /// Conversion from updates to frames and back.

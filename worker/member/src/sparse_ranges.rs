@@ -14,6 +14,14 @@ impl SparseRanges {
     /// Creates zeros in these ascending and disjoint stretches.
     #[must_use]
     pub fn zeros(ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
+        let mut zeros = Self::reusing(Vec::new(), ranges);
+        zeros.values.fill(0.0);
+        zeros
+    }
+
+    /// Returns these ascending and disjoint stretches with arbitrary values, in the memory of a vector no longer used.
+    #[must_use]
+    pub fn reusing(mut values: Vec<f32>, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut len = 0;
         let stretches = ranges.into_iter().map(|range| {
             let place = len;
@@ -21,7 +29,14 @@ impl SparseRanges {
             (range, place)
         });
         let stretches = stretches.collect();
-        Self { stretches, values: vec![0.0; len] }
+        values.resize(len, 0.0);
+        Self { stretches, values }
+    }
+
+    /// Returns the memory, for other values.
+    #[must_use]
+    pub fn into_memory(self) -> Vec<f32> {
+        self.values
     }
 
     /// Wraps a whole vector.
@@ -43,6 +58,11 @@ impl SparseRanges {
     }
 
     /// Iterates over the stretches and their values.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, &[f32])> {
+        self.stretches.iter().map(|(range, place)| (range.clone(), &self.values[*place..place + range.len()]))
+    }
+
+    /// As [`Self::iter`].
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {
         let mut rest = self.values.as_mut_slice();
         self.stretches.iter().map(move |(range, _)| {

@@ -100,6 +100,8 @@ struct Stretch {
     exchanged: u32,
     /// The gradient contributed last, for look-ahead.
     own_gradient: Vec<f32>,
+    /// Of applied values, for the next contribution.
+    memory: Vec<f32>,
     /// With column gradients: that of the present round's step.
     columns: Option<ColumnGradient>,
     /// Spare cores during the warm-up, in which the frequency and content of exchanges are decided.
@@ -224,6 +226,7 @@ impl Device<'_> {
             trained: resumed,
             exchanged: 0,
             own_gradient: Vec::new(),
+            memory: Vec::new(),
             columns: None,
             spare: SpareCores::beside(self.engine.cores()),
         })
@@ -395,8 +398,8 @@ impl Device<'_> {
         self.next_round = round.next();
         let applying = self.progress.begin(Activity::Apply { round });
         match update {
-            RoundUpdate::Parameters(parts) => {
-                parts.iter().try_for_each(|part| self.mix(part))?;
+            RoundUpdate::Parameters(change) => {
+                stretch.memory = self.mix(change)?;
                 self.share_parameters(round)?;
             }
             RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, mean)?,

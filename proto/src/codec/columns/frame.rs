@@ -30,7 +30,6 @@ pub(in crate::codec) struct ColumnEncoder {
     codes: CodeEncoder,
     section: Vec<u8>,
     coded: Vec<u8>,
-    magnitudes: Vec<u32>,
 }
 
 impl ColumnEncoder {
@@ -40,7 +39,6 @@ impl ColumnEncoder {
             codes: CodeEncoder::default(),
             section: Vec::new(),
             coded: Vec::new(),
-            magnitudes: Vec::new(),
         }
     }
 
@@ -57,7 +55,7 @@ impl ColumnEncoder {
         let layout = Layout::All { len: update.values.len() };
         let noise = (spec.rounding == Rounding::Stochastic).then(|| Noise::new(seed));
         self.section.clear();
-        blocks.quantise(&update.values, noise, &mut self.magnitudes, &mut self.section);
+        blocks.quantise(&update.values, noise, &mut self.section);
         let codes = formats::of(spec.values).shape().codes.filter(|_| spec.entropy);
         let coding = match codes {
             Some(codes) => self.codes.encode(codes, blocks, layout, &self.section, &mut self.coded),

@@ -12,7 +12,7 @@ impl NumberFormat for F32 {
         BlockShape::plain(32)
     }
 
-    fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>) {
         append(block, out, |_, value| value.to_le_bytes());
     }
 

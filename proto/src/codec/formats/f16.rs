@@ -14,7 +14,7 @@ impl NumberFormat for F16 {
         BlockShape::plain(16)
     }
 
-    fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>) {
         append(block, out, |_, value| saturating(value).to_le_bytes());
     }
 

@@ -16,7 +16,7 @@ impl NumberFormat for Int8 {
         BlockShape::bucket(8, Codes::Bytes)
     }
 
-    fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>) {
         let inverse = f32::from(STEPS) / append_absmax(block, out);
         append(block, out, |_, value| [step_of::<STEPS>(value * inverse)]);
     }

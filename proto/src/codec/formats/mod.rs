@@ -40,8 +40,8 @@ pub(super) trait NumberFormat: Debug + Sync {
     /// Returns the division of its blocks.
     fn shape(&self) -> BlockShape;
 
-    /// Appends a block of finite values, rounded to nearest. `magnitudes` is scratch memory.
-    fn quantise(&self, block: &[f32], magnitudes: &mut Vec<u32>, out: &mut Vec<u8>);
+    /// Appends a block of finite values, rounded to nearest.
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>);
 
     /// Appends a block of finite values, each rounded to one of two neighbours, so that the expectation is
     /// the value.
@@ -58,17 +58,10 @@ pub(super) trait NumberFormat: Debug + Sync {
     }
 
     /// Appends values in blocks, rounded to nearest or, with `noise`, at random.
-    fn quantise_all(
-        &self,
-        values: &[f32],
-        block_values: usize,
-        noise: Option<Noise>,
-        magnitudes: &mut Vec<u32>,
-        out: &mut Vec<u8>,
-    ) {
+    fn quantise_all(&self, values: &[f32], block_values: usize, noise: Option<Noise>, out: &mut Vec<u8>) {
         for (index, block) in values.chunks(block_values).enumerate() {
             match noise {
-                None => self.quantise(block, magnitudes, out),
+                None => self.quantise(block, out),
                 Some(noise) => self.quantise_at_random(block, noise.skip(index * block_values), out),
             }
         }

@@ -60,7 +60,7 @@ impl NumberFormat for Nf4 {
         BlockShape::bucket(4, Codes::Nibbles)
     }
 
-    fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>) {
         let inverse = 1.0 / append_absmax(block, out);
         append_packed::<2>(block, out, |_, value| code(value * inverse));
     }

@@ -13,7 +13,7 @@ impl NumberFormat for Sign {
         BlockShape::group(1, SCALE_BYTES)
     }
 
-    fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {
+    fn quantise(&self, block: &[f32], out: &mut Vec<u8>) {
         let sum: f64 = block.iter().map(|value| f64::from(value.abs())).sum();
         append_scale(mean_scale(sum / block.len() as f64), out);
         append_packed::<8>(block, out, |_, value| u8::from(value < 0.0));

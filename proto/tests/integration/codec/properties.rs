@@ -254,15 +254,19 @@ fn sixteen_bit_formats_round_to_nearest_and_saturate() {
 }
 
 #[test]
-fn two_bit_levels_are_the_means_of_the_halves_by_magnitude() {
+fn two_bit_levels_are_means_of_magnitudes_on_either_side_of_a_border() {
     let input = gradient_like(14, 64 * 20);
     let selection = Selection::TopK(TopK { chunk: 64, keep: 64 });
     let sent = decode_dense(&encode(CodecSpec::new(selection, ValueFormat::TwoBit), &input), input.len());
     for (chunk, sent) in input.chunks(64).zip(sent.chunks(64)) {
-        let mut magnitudes: Vec<f64> = chunk.iter().map(|value| f64::from(value.abs())).collect();
-        magnitudes.sort_by(f64::total_cmp);
-        let mean = |half: &[f64]| half.iter().sum::<f64>() / 32.0;
-        let levels = [mean(&magnitudes[..32]), mean(&magnitudes[32..])];
+        let magnitudes: Vec<f64> = chunk.iter().map(|value| f64::from(value.abs())).collect();
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        let means = |border: f64| {
+            let (lower, upper): (Vec<f64>, Vec<f64>) = magnitudes.iter().partition(|value| **value < border);
+            [mean(&lower), mean(&upper)]
+        };
+        let [lower, upper] = means(mean(&magnitudes));
+        let levels = means(0.5 * (lower + upper));
         for (&value, &sent) in chunk.iter().zip(sent) {
             let expected = nearest(levels.into_iter(), f64::from(value.abs())).copysign(value.into());
             assert!(

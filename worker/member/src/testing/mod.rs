@@ -194,11 +194,12 @@ impl<const N: usize> Rig<N> {
         self.pump(|workers| workers[at].running().replica.next_round() > Round(round));
         let worker = &mut self.workers[at];
         match worker.device.try_recv().unwrap() {
-            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts), .. }
+            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(change), .. }
                 if got == Round(round) =>
             {
-                for ParameterChange { start, kept, values } in parts {
-                    let local = worker.local[start..].iter_mut().zip(values);
+                let ParameterChange { kept, values } = change;
+                for (range, values) in values.iter() {
+                    let local = worker.local[range].iter_mut().zip(values);
                     local.for_each(|(local, value)| *local = kept * *local + value);
                 }
             }

@@ -93,12 +93,14 @@ impl Device<'_> {
         Ok(mean)
     }
 
-    /// θ ← kept·θ + values, for a stretch of the synchronised values.
-    pub(super) fn mix(&mut self, part: &ParameterChange) -> Result<()> {
-        for (piece, start) in self.share.places(part.start..part.start + part.values.len()) {
-            self.engine.mix_into_parameters(start, part.kept, &part.values[piece])?;
+    /// θ ← kept·θ + values, for stretches of the synchronised values. Returns their memory.
+    pub(super) fn mix(&mut self, change: ParameterChange) -> Result<Vec<f32>> {
+        for (range, values) in change.values.iter() {
+            for (piece, start) in self.share.places(range) {
+                self.engine.mix_into_parameters(start, change.kept, &values[piece])?;
+            }
         }
-        Ok(())
+        Ok(change.values.into_memory())
     }
 
     /// Replaces the synchronised parameters.

@@ -24,9 +24,9 @@ impl Device<'_> {
     }
 
     /// The parameters of the due fragments.
-    pub(super) fn due_parameters(&self, stretch: &Stretch) -> Result<SparseRanges> {
+    pub(super) fn due_parameters(&self, stretch: &mut Stretch) -> Result<SparseRanges> {
         let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
-        let mut parameters = SparseRanges::zeros(due);
+        let mut parameters = SparseRanges::reusing(std::mem::take(&mut stretch.memory), due);
         for (range, values) in parameters.iter_mut() {
             for (piece, start) in self.share.places(range) {
                 self.engine.read_parameters(start, &mut values[piece])?;

@@ -172,7 +172,7 @@ fn sparse_local_follows_the_reference() {
 
 #[test]
 fn sparse_local_both_ways_follows_the_reference_between_two_members() {
-    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep = 64\nresult_values = \"int8\"";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep=128\nresult_values=\"2bit\"";
     let wrong = [Rule(Mistake::NoOwnerResidual), Key(|run| run.sync.error_decay = 1.0)];
     check(Toy { members: 2, steps: 17, sync, ..DENSE }, CODED, &wrong);
 }

@@ -73,12 +73,17 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The means of the smaller and of the larger half of the magnitudes.
+/// The means of the magnitudes on either side of a border: first their mean, then the middle of the two means.
 fn two_levels(block: &[f64]) -> Vec<f64> {
-    let mut magnitudes: Vec<f64> = block.iter().map(|value| value.abs()).collect();
-    magnitudes.sort_unstable_by(f64::total_cmp);
-    let (small, large) = magnitudes.split_at(block.len() / 2);
-    let (low, high) = (nearest(mean(small), 8), nearest(mean(large), 8));
+    let magnitudes: Vec<f64> = block.iter().map(|value| value.abs()).collect();
+    let means = |border: f64| {
+        let (small, large): (Vec<f64>, Vec<f64>) = magnitudes.iter().partition(|value| **value < border);
+        let of = |part: &[f64], other: &[f64]| mean(if part.is_empty() { other } else { part });
+        (of(&small, &large), of(&large, &small))
+    };
+    let (low, high) = means(mean(&magnitudes));
+    let (low, high) = means((low + high) / 2.0);
+    let (low, high) = (nearest(low, 8), nearest(high, 8));
     let level = |value: &f64| if value.abs() >= (low + high) / 2.0 { high } else { low };
     block.iter().map(|value| if *value < 0.0 { -level(value) } else { level(value) }).collect()
 }
