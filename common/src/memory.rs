@@ -207,16 +207,19 @@ impl StageBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AdafactorConfig, ModelKind, Precision, SyncPreset};
+    use crate::config::{AdafactorConfig, ModelKind, Precision, ResultForm, SyncPreset};
     use crate::model::ModelSpec;
     use crate::model::spec::tests::config;
 
     /// At or above the measured use of processes; at most 5 % below (docs/benchmarks/plan.md).
     #[test]
     fn a_strategy_takes_what_it_keeps() {
+        let side_by_side =
+            SyncConfig { result: ResultForm::Bundle, ..SyncConfig::of(SyncPreset::SparseLocal) };
+        let ratio = parameter_bytes(&side_by_side, &TrainConfig::default()).machine / 61.7;
+        assert!((0.95..1.2).contains(&ratio), "sparse-local, side by side: {ratio}");
         for (preset, measured) in [
             (SyncPreset::Auto, 78.2),
-            (SyncPreset::SparseLocal, 61.7),
             (SyncPreset::Dense, 81.1),
             (SyncPreset::Diloco, 48.4),
             (SyncPreset::Powersgd, 71.8),

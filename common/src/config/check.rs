@@ -301,7 +301,7 @@ mod tests {
             ("[sync]\npreset = \"sparse-local\"\nnorm_limit = 0.5", "sync.norm_limit"),
             ("[sync]\npreset = \"sparse-local\"\nnorm_limit = nan", "sync.norm_limit"),
             ("[sync]\npreset = \"sparse-local\"\ntrim = 0", "sync.trim"),
-            ("[sync]\npreset = \"sparse-local\"\nrobust = \"clip\"", "sync.robust"),
+            ("[sync]\npreset = \"sparse-local\"\nresult = \"bundle\"\nrobust = \"clip\"", "sync.robust"),
             ("[sync]\npreset = \"sparse-local\"\nresult = \"mean\"\nrobust = \"trim\"", "sync.robust"),
             ("[sync]\npreset = \"diloco\"\nrobust = \"trim\"\ntrim = 2", "sync.trim"),
             ("[sync]\npreset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 64", "sync.error_decay"),

@@ -149,6 +149,13 @@ impl SyncConfig {
         selects || self.random_keep < self.chunk
     }
 
+    /// Whether a preset's union takes the place of a bundle: visible changes are sent exactly, and others must have left something out.
+    pub(super) fn can_be_united(&self) -> bool {
+        let selects =
+            self.selects_values() || self.selection == SelectionRule::All && self.random_keep < self.chunk;
+        selects && self.transform == Transform::None && !self.adapt
+    }
+
     /// Whether `keep` determines the amount sent after the warm-up.
     pub(super) fn reads_keep(&self) -> bool {
         !self.adapt && self.selects_values()
@@ -254,7 +261,7 @@ mod tests {
                 ("values = \"int8\"\nrounding = \"stochastic\"", "sync.values = int8"),
                 ("warmup_keep = 128", "sync.warmup_keep = 128"),
                 ("warmup_values = \"f16\"", "sync.warmup_values = f16"),
-                ("result = \"mean\"\nresult_keep = 128", "sync.result_keep = 128"),
+                ("result = \"mean\"\nresult_keep = 96", "sync.result_keep = 96"),
                 ("result = \"mean\"\nresult_values = \"f16\"", "sync.result_values = f16"),
             ] {
                 let message = with(&format!("{adapting}\n{line}")).unwrap_err();
@@ -282,7 +289,7 @@ mod tests {
             ("preset = \"dgc\"\nwarmup_keep = 8", "sync.warmup_keep = 8: this warm-up exchanges gradients"),
             ("preset = \"auto\"\nadapt = false\nwarmup_keep = 8", "sync.warmup_keep = 8: this warm-up"),
             ("preset = \"dgc\"\nresult_values = \"f16\"", "sync.result_values = f16: a bundle holds"),
-            ("preset = \"sparse-local\"\nresult_keep = 8", "sync.result_keep = 8: a bundle holds"),
+            ("preset = \"streaming-diloco\"\nresult_keep = 8", "sync.result_keep = 8: a bundle holds"),
             ("preset = \"dense\"\nerror_decay = 0.5", "sync.error_decay = 0.5: all values are sent in f32"),
             ("preset = \"diloco\"\nerror_decay = 1", "sync.error_decay = 1.0: all values are sent in f32"),
             (

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn strategies_whose_values_do_not_are_refused_with_what_would() {
         for (sync, words) in [
-            ("preset = \"sparse-local\"", "sync.result = bundle: an owner sees the sum and nothing else"),
+            ("preset = \"streaming-diloco\"", "sync.result = bundle: an owner sees the sum and nothing else"),
             (
                 "preset = \"sparse-local\"\nresult = \"mean\"",
                 "sync.selection = top-k: sites must send the same positions",

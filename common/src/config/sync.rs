@@ -42,8 +42,9 @@ macro_rules! sync_keys {
                 let preset = Self::of(keys.preset);
                 let keys = keys.with_followers(&preset);
                 let unset = [keys.keep, keys.warmup_keep, keys.result_keep].map(|count| count.is_none());
+                let is_open = keys.result.is_none();
                 let config = Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* };
-                config.with_fitting_counts(unset)
+                config.with_fitting_result(is_open).with_fitting_counts(unset)
             }
         }
 
@@ -130,7 +131,7 @@ sync_keys! {
     error_decay: f32,
     /// Form of published results.
     result: ResultForm,
-    /// `mean`: values kept per chunk; `chunk`: no selection. `union`: maximum values per chunk.
+    /// `mean`: values kept per chunk; `chunk`: no selection. `union`: maximum values per chunk, also in the warm-up.
     result_keep: u32,
     /// `mean`, `union`: wire format of results.
     result_values: ValueFormat,
@@ -184,6 +185,16 @@ impl SyncKeys {
         if preset.result_keep == preset.chunk {
             self.result_keep = self.result_keep.or(self.chunk);
         }
+        if preset.result == ResultForm::Union && self.result == Some(ResultForm::Mean) {
+            // The union's limit is no selection.
+            self.result_keep = self.result_keep.or(Some(self.chunk.unwrap_or(preset.chunk)));
+            self.result_values = self.result_values.or(Some(ValueFormat::Bf16));
+        } else if preset.result == ResultForm::Union {
+            // As much as two sites send.
+            let both = |keep: u32| keep.saturating_mul(2).min(self.chunk.unwrap_or(preset.chunk));
+            self.result_keep = self.result_keep.or(self.keep.map(both));
+            self.result_keep = self.result_keep.or(self.chunk.filter(|chunk| *chunk < preset.result_keep));
+        }
         if preset.random_keep == preset.chunk {
             self.random_keep = self.random_keep.or(self.chunk);
         }
@@ -215,6 +226,12 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
+    /// Replaces a preset's union where one is not possible. `is_open`: the user has not set `result`.
+    fn with_fitting_result(self, is_open: bool) -> Self {
+        let is_replaced = is_open && self.result == ResultForm::Union && !self.can_be_united();
+        Self { result: if is_replaced { ResultForm::Bundle } else { self.result }, ..self }
+    }
+
     /// Lets smaller chunks pass if a preset's count has no effect. `unset`: which of `keep`, `warmup_keep` and `result_keep` the user has not set.
     fn with_fitting_counts(mut self, unset: [bool; 3]) -> Self {
         let read = [self.reads_keep(), self.reads_warmup_keep(), self.reads_result_keep()];
@@ -354,5 +371,25 @@ mod tests {
         // An adaptive run of gradients is measured in every round after the warm-up.
         let dense = SyncConfig { adapt: true, ..SyncConfig::of(SyncPreset::Dense) };
         assert!(!dense.streams_in(Round(1), false));
+    }
+
+    #[test]
+    fn a_preset_s_union_has_as_much_as_two_sites_send_and_is_none_where_it_cannot_be() {
+        let of = |keys: &str| -> SyncConfig {
+            toml::from_str(&format!("preset = \"sparse-local\"\n{keys}")).unwrap()
+        };
+        let results = |keys| {
+            let SyncConfig { result, result_keep, result_values, .. } = of(keys);
+            (result, result_keep, result_values)
+        };
+        use ResultForm::{Bundle, Mean, Union};
+        assert_eq!(results(""), (Union, 128, ValueFormat::TwoBit));
+        assert_eq!(results("keep = 8"), (Union, 16, ValueFormat::TwoBit));
+        assert_eq!(results("chunk = 64\nkeep = 60"), (Union, 64, ValueFormat::TwoBit));
+        assert_eq!(results("result = \"mean\""), (Mean, 4096, ValueFormat::Bf16));
+        for keys in ["selection = \"all\"", "selection = \"visible\"", "adapt = true", "transform = \"dct\""]
+        {
+            assert_eq!(of(keys).result, Bundle, "{keys}");
+        }
     }
 }

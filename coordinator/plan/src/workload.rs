@@ -6,7 +6,7 @@ use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule,
 use longhaul_common::id::Round;
 use longhaul_common::memory::{PerMemory, parameter_bytes};
 use longhaul_common::model::{BlockCost, ModelSpec};
-use longhaul_proto::codec::chain::{downlink, uplink};
+use longhaul_proto::codec::chain::{downlink, uplink, warmup_downlink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 use serde::{Deserialize, Serialize};
 
@@ -169,8 +169,7 @@ impl Exchange {
         };
         let down = match sync.result {
             _ if sync.adapt || sync.rank > 0 || sync.result == ResultForm::Bundle => up,
-            ResultForm::Union => largest_union(sync).bits_per_value(),
-            _ => downlink(sync).bits_per_value(),
+            _ => chain_back(sync).bits_per_value(),
         };
         Self {
             up_bits: up / turns,
@@ -185,7 +184,7 @@ impl Exchange {
             turns_least,
             // Whether there is a transform matters, and not of how much.
             up: if sync.adapt { ChainCost::of_bits(up) } else { ChainCost::of(&chain_about(sync, 1)) },
-            down: if sync.adapt { ChainCost::of_bits(down) } else { ChainCost::of(&downlink(sync)) },
+            down: if sync.adapt { ChainCost::of_bits(down) } else { ChainCost::of(&chain_back(sync)) },
             coded,
             fragment_values: f64::from(sync.fragment_values),
         }
@@ -220,10 +219,20 @@ fn boundary_bits(format: ValueFormat) -> f64 {
     CodecSpec::new(Selection::All, format).bits_per_value()
 }
 
-/// The chain of the largest union: as large as a site's payload may be.
-fn largest_union(sync: &SyncConfig) -> CodecSpec {
+/// The chain of a mean; of a union the largest, as large as a site's payload may be.
+pub(super) fn chain_back(sync: &SyncConfig) -> CodecSpec {
+    if sync.result == ResultForm::Union { union_of(sync, sync.result_values) } else { downlink(sync) }
+}
+
+/// The same in a warm-up.
+pub(super) fn warmup_chain_back(sync: &SyncConfig) -> CodecSpec {
+    let is_union = sync.result == ResultForm::Union && !sync.opens_with_gradients();
+    if is_union { union_of(sync, sync.warmup_values) } else { warmup_downlink(sync) }
+}
+
+fn union_of(sync: &SyncConfig, values: ValueFormat) -> CodecSpec {
     let keep = sync.result_keep.min(sync.random_keep);
-    CodecSpec::new(Selection::Threshold(Threshold { chunk: sync.chunk, keep }), sync.result_values)
+    CodecSpec::new(Selection::Threshold(Threshold { chunk: sync.chunk, keep }), values)
 }
 
 /// The share of all values that gradients of columns have: of the products that are meant, the columns that go on.
@@ -276,7 +285,11 @@ pub(super) mod tests {
         let sparse = exchange(SyncPreset::SparseLocal);
         // 64 of 4096 in two bits, in 9.88 bits each, every 15 steps.
         assert!((sparse.up_bits - 9.88 / 64.0 / 15.0).abs() < 0.1 * sparse.up_bits, "{sparse:?}");
-        assert!(sparse.side_by_side && sparse.overlaps);
+        // Twice as many back.
+        assert!((sparse.down_bits / sparse.up_bits - 1.75).abs() < 0.15, "{sparse:?}");
+        assert!(
+            !sparse.side_by_side && sparse.overlaps && exchange(SyncPreset::StreamingDiloco).side_by_side
+        );
         let auto = exchange(SyncPreset::Auto);
         assert!(auto.most_bits.is_some_and(|most| most > auto.up_bits) && auto.overlaps);
         let diloco = exchange(SyncPreset::Diloco);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use longhaul_common::config::SyncPreset;
 
+use super::method::{self, Method};
 use super::session::Session;
 use super::small::{self, TINY};
 use crate::kit::figures::{Figure, figure};
@@ -18,34 +20,32 @@ pub const SITES: [usize; 3] = [2, 4, 8];
 /// Divisible by all rounds.
 const STEPS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(240);
-/// A link that `auto` could fill. Most of the steps are its warm-up, so it is also measured without, except
-/// for two rounds in which it learns its second moment.
+/// A link that `auto` could fill. Every preset is measured without its warm-up, `auto` also with it.
 const LINK: &str = "rate_mbit=10,delay_ms=10";
 /// Nearly a whole number of fragments for each of eight owners: 29.
 const FRAGMENTS: &str = "fragment_values = 4096";
-/// `sparse-local` with a recompressed mean.
-const TWO_WAY: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
+/// A run that is mostly warm-up.
+const WARM_UP: &str = "auto, mostly warm-up";
 
-/// Names, and keys of `[sync]`.
-pub const METHODS: [(&str, &str); 5] = [
-    ("dense", "preset = \"dense\""),
-    ("sparse-local", "preset = \"sparse-local\"\nwarmup_share = 0.0"),
-    ("sparse-local two-way", TWO_WAY),
-    ("auto", "preset = \"auto\""),
-    (
-        "auto without its warm-up",
-        "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 2\nearly_share = 0.0",
-    ),
-];
+/// Returns every preset without its warm-up, and `auto` with it.
+pub fn methods() -> Vec<Method> {
+    let presets = SyncPreset::ALL.map(|of| {
+        let preset = method::preset(of);
+        Method { sync: format!("{}\n{}", preset.sync, preset.steady), ..preset }
+    });
+    let warm_up = Method { name: WARM_UP, ..method::preset(SyncPreset::Auto) };
+    presets.into_iter().chain([warm_up]).collect()
+}
 
 /// Runs a tiny model to the end.
 pub fn measure(session: &mut Session) -> Result<()> {
-    for (name, sync) in METHODS {
+    for method in methods() {
+        let name = method.name;
         if !session.wants(name) {
             continue;
         }
         for sites in SITES {
-            session.case(BENCH, &case_name(name, sites), LIMIT, |_| one(sync, sites))?;
+            session.case(BENCH, &case_name(name, sites), LIMIT, |_| one(&method, sites))?;
         }
         let bytes = |session: &Session, sites| {
             session.book.value(BENCH, &case_name(name, sites), "bytes_per_site_and_step")
@@ -63,11 +63,11 @@ pub fn case_name(name: &str, sites: usize) -> String {
     format!("{name}, {sites} sites")
 }
 
-fn one(sync: &str, sites: usize) -> Result<Vec<Figure>> {
+fn one(method: &Method, sites: usize) -> Result<Vec<Figure>> {
     let ones = vec![1; sites];
-    let sync = format!("{sync}\n{FRAGMENTS}");
+    let sync = format!("{}\n{FRAGMENTS}", method.sync);
     let link = LINK.parse()?;
-    let train = small::train(1e-3);
+    let train = method.train(1e-3);
     let training = Training { train: &train, ..Training::new(TINY, &ones, &sync, STEPS, &link) };
     let Some(ended) = small::run(&training, LIMIT)? else {
         return Ok(vec![figure("over_the_limit_of", LIMIT.as_secs_f64(), "s")]);

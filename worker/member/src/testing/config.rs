@@ -3,10 +3,9 @@
 use longhaul_common::config::RunConfig;
 use longhaul_run_toml::{Gpt2, RunToml};
 
-const EXACT: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"";
+const EXACT: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"\nresult = \"bundle\"";
 /// All unsent values wait.
-const SPARSE: &str =
-    "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
+const SPARSE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"\nresult = \"bundle\"\nkeep = 2\nerror_decay = 1.0";
 
 /// Returns a configuration with these lines in `[sync]`.
 pub(super) fn config(sync: &str) -> RunConfig {

@@ -197,8 +197,7 @@ mod tests {
     #[test]
     fn where_nothing_is_kept_back_nothing_is_lost() {
         assert_eq!(lost(&SyncConfig::of(SyncPreset::Dense), &[1, 2]), ResidualsLost::default());
-        let bundled = SyncConfig::of(SyncPreset::SparseLocal);
-        assert_eq!(bundled.result, ResultForm::Bundle);
+        let bundled = SyncConfig { result: ResultForm::Bundle, ..SyncConfig::of(SyncPreset::SparseLocal) };
         let lost = lost(&bundled, &[1, 3]);
         assert_eq!((lost.contributions, lost.results), (4, 0));
     }

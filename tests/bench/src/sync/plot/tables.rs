@@ -58,7 +58,8 @@ pub fn speed(book: &Book) -> Option<String> {
 
 /// Returns bytes per site and step, a column per number of sites.
 pub fn traffic(book: &Book) -> Option<String> {
-    let rows = traffic::METHODS.iter().filter_map(|(name, _)| {
+    let rows = traffic::methods().into_iter().filter_map(|method| {
+        let name = method.name;
         let bytes = SITES.map(|sites| {
             book.value(traffic::BENCH, &traffic::case_name(name, sites), "bytes_per_site_and_step")
         });
@@ -66,7 +67,7 @@ pub fn traffic(book: &Book) -> Option<String> {
         let growth = growth.map_or_else(String::new, |growth| format!("{growth:.2}"));
         let is_known = bytes.iter().any(Option::is_some);
         let cells = bytes.map(|bytes| bytes.map_or_else(String::new, |bytes| format!("{bytes:.0}")));
-        is_known.then(|| std::iter::once((*name).to_owned()).chain(cells).chain([growth]).collect::<Vec<_>>())
+        is_known.then(|| std::iter::once(name.to_owned()).chain(cells).chain([growth]).collect::<Vec<_>>())
     });
     let sites = SITES.map(|sites| format!("{sites} sites"));
     let sites = sites.iter().map(String::as_str);

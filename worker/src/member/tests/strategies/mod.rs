@@ -160,7 +160,8 @@ fn streaming_diloco_in_normal_floats_follows_the_reference() {
 
 #[test]
 fn sparse_local_follows_the_reference() {
-    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nwarmup_rounds = 2";
+    let sync =
+        "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nwarmup_rounds = 2\nresult = \"bundle\"";
     let wrong = [
         Key(|run| run.sync.error_decay = 1.0),
         Key(|run| run.sync.overlap = 1),
@@ -172,15 +173,14 @@ fn sparse_local_follows_the_reference() {
 
 #[test]
 fn sparse_local_both_ways_follows_the_reference_between_two_members() {
-    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep=128\nresult_values=\"2bit\"";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"2bit\"";
     let wrong = [Rule(Mistake::NoOwnerResidual), Key(|run| run.sync.error_decay = 1.0)];
     check(Toy { members: 2, steps: 17, sync, ..DENSE }, CODED, &wrong);
 }
 
 #[test]
 fn sparse_local_with_unions_follows_the_reference() {
-    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 3\nwarmup_rounds = 2\n\
-                result = \"union\"\nresult_keep = 128\nresult_values = \"int4\"";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 3\nwarmup_rounds = 2";
     let wrong = [Rule(Mistake::NoOwnerResidual), Rule(Mistake::FlushesUnions)];
     check(Toy { steps: 18, sync, ..DENSE }, CODED, &wrong);
 }
