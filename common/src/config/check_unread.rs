@@ -75,13 +75,9 @@ impl SyncConfig {
     fn unread_of_controller(&self) -> Vec<Rule> {
         vec![
             (
-                !self.adapt && self.every_power == 0.0,
-                &["sync.every_max"],
-                "only the controller and every_power go by it: take adapt = true, or leave it out",
-            ),
-            (
                 !self.adapt,
                 &[
+                    "sync.every_max",
                     "sync.early_share",
                     "sync.target_utilisation",
                     "sync.bits_min",

@@ -202,7 +202,6 @@ fn sparse_local() -> SyncConfig {
         preset: SyncPreset::SparseLocal,
         every: 15,
         every_max: 100,
-        every_power: 0.0,
         groups: 1,
         overlap: 2,
         look_ahead: false,
@@ -236,7 +235,6 @@ fn sparse_local() -> SyncConfig {
         apply: Application::Outer,
         outer_learning_rate: 1.0,
         outer_momentum: 0.0,
-        outer_momentum_warmup: 0.0,
         adapt: false,
         early_share: 0.2,
         target_utilisation: 0.97,
@@ -248,7 +246,6 @@ fn sparse_local() -> SyncConfig {
         deadline_ceiling_ms: 30_000,
         deadline_floor_ms: 2_000,
         deadline_mads: 8.0,
-        quorum: 0,
     }
 }
 

@@ -464,7 +464,7 @@ impl RunConfig {
         let is_limited = self.model.from.is_some() && warmup_share_max < 1.0;
         let most = if is_limited { rounds_of(warmup_share_max).max(WARMUP_ROUNDS_MIN) } else { u64::MAX };
         let warmup_rounds = warmup_rounds.min(most).max(rounds_of(warmup_share));
-        let schedule = RoundSchedule {
+        RoundSchedule {
             warmup_rounds,
             warmup_every,
             every,
@@ -472,30 +472,6 @@ impl RunConfig {
             exchanges: self.sync.exchanges(),
             steps: self.run.steps,
             changes: Changes::NONE,
-        };
-        if self.sync.every_power > 0.0 { self.following_rate(schedule) } else { schedule }
-    }
-
-    /// Moves rounds apart as the learning rate falls, in steps of a fifth at least.
-    fn following_rate(&self, mut schedule: RoundSchedule) -> RoundSchedule {
-        let rate = crate::learning_rate::LearningRate::new(&self.train, self.run.steps);
-        let mut round = schedule.warmup_rounds;
-        while schedule.changes.kept().len() < crate::schedule::CHANGES_KEPT_MAX && round < schedule.rounds() {
-            let step = schedule.step_of(crate::id::Round(round));
-            let fallen = if step < self.train.warmup_steps_in(self.run.steps) {
-                1.0
-            } else {
-                self.train.learning_rate / rate.at(step)
-            };
-            let wanted = (self.sync.every as f64 * fallen.powf(self.sync.every_power)) as u64;
-            let wanted = wanted.clamp(self.sync.every, self.sync.every_max);
-            let crate::schedule::Pace { every, groups } = schedule.last_pace();
-            if wanted as f64 >= 1.2 * every as f64 {
-                schedule = schedule
-                    .changed_at(crate::id::Round(round), crate::schedule::Pace { every: wanted, groups });
-            }
-            round += 1;
         }
-        schedule
     }
 }

@@ -78,8 +78,6 @@ sync_keys! {
     every: u64,
     /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` stays fixed too.
     every_max: u64,
-    /// Rounds move apart as the learning rate falls: steps between rounds are `every` · (peak rate / rate)^this, up to `every_max`. 0: they do not; 2: the quadratic synchronisation rule (QSR, arXiv 2310.14423).
-    every_power: f64,
     /// Groups of fragments that take turns, one per round; more than 5 only with four fragments each. Each is exchanged every `every`·`groups` steps. `adapt`: at most.
     groups: u32,
     /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`.
@@ -148,8 +146,6 @@ sync_keys! {
     outer_learning_rate: f32,
     /// `apply = "outer"`: Nesterov momentum (μ); 0: plain SGD.
     outer_momentum: f32,
-    /// Share of the run's steps in which the outer momentum rises linearly from 0.
-    outer_momentum_warmup: f64,
     /// Adapt bits per value to the link. Replaces `selection`, `keep`, `values`, `rounding`, `warmup_keep`, `warmup_values`, `result_keep` and
     /// `result_values`, which are then refused.
     adapt: bool,
@@ -173,8 +169,6 @@ sync_keys! {
     deadline_floor_ms: u64,
     /// In between: median of past waits plus this many median absolute deviations.
     deadline_mads: f64,
-    /// Sites whose contributions close a round, without a wait for the others; 0: all, or the deadline.
-    quorum: u32,
 }
 
 impl SyncKeys {

@@ -52,13 +52,6 @@ impl Collection {
         self.lacks(sites).next().is_none()
     }
 
-    /// Whether all sites have delivered, or `quorum` of them with samples; 0: all.
-    pub fn suffices(&self, sites: &BTreeSet<SiteId>, quorum: u32) -> bool {
-        let with_samples =
-            || self.contributions.values().filter(|contribution| contribution.weight > 0).count();
-        self.is_full(sites) || quorum > 0 && with_samples() >= quorum as usize
-    }
-
     /// Returns the sites of these that have not delivered.
     pub fn lacks<'a>(&'a self, sites: &'a BTreeSet<SiteId>) -> impl Iterator<Item = SiteId> + 'a {
         sites.iter().copied().filter(|site| !self.contributions.contains_key(site))

@@ -7,9 +7,6 @@ use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 #[must_use]
 pub fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     let configured = config.round_schedule();
-    if config.sync.every_power > 0.0 {
-        return *schedule == configured;
-    }
     let Pace { every, groups } = configured.last_pace();
     let follows_links = config.sync.adapt && !config.sync.source.is_gradient();
     let is_within = |pace: Pace| match follows_links {

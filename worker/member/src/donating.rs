@@ -7,7 +7,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::Round;
 
 use super::event::{HealedState, Reply};
-use super::outer::has_outer_memory;
+use super::outer::outer_step;
 use super::running::{Running, Stage};
 use super::synchroniser::Synchroniser;
 use crate::message::{DeviceState, Load, ToDevice};
@@ -91,7 +91,7 @@ fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
         return running.device.load.as_ref().and_then(|load| not_loaded(running, load));
     }
     let mut buffers = vec![Arc::clone(running.replica.parameters())];
-    if has_outer_memory(&config.sync) {
+    if outer_step(&config.sync).has_memory() {
         let momentum = running.replica.momentum();
         let none_yet = || Arc::new(vec![0.0; running.rounds.layout.values as usize]);
         buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });

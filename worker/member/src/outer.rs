@@ -14,11 +14,17 @@ pub struct OuterStep {
 }
 
 impl OuterStep {
+    /// Reports whether b must be kept.
+    #[must_use]
+    pub fn has_memory(self) -> bool {
+        self.momentum > 0.0
+    }
+
     /// Makes one step of some parameters, in slices of equal length, with the same bits on every member. `memory` is b, or empty without momentum.
     pub fn apply(self, parameters: &mut [f32], memory: &mut [f32], mean: &[f32]) {
-        match memory.is_empty() {
-            false => step_with_memory(self, parameters, memory, mean),
-            true => step_without_memory(self.learning_rate, parameters, mean),
+        match self.has_memory() {
+            true => step_with_memory(self, parameters, memory, mean),
+            false => step_without_memory(self.learning_rate, parameters, mean),
         }
     }
 }
@@ -37,18 +43,10 @@ fn step_with_memory(step: OuterStep, parameters: &mut [f32], memory: &mut [f32],
     }
 }
 
-/// Returns the outer step of a round that begins at `step` of so many. The momentum rises from 0 in the first share of them.
+/// Returns the outer step of a run.
 #[must_use]
-pub fn outer_step(config: &SyncConfig, step: u64, steps: u64) -> OuterStep {
-    let rising = config.outer_momentum_warmup * steps as f64;
-    let risen = if rising > 0.0 { (step as f64 / rising).min(1.0) as f32 } else { 1.0 };
-    OuterStep { learning_rate: config.outer_learning_rate, momentum: config.outer_momentum * risen }
-}
-
-/// Whether outer steps keep a momentum.
-#[must_use]
-pub fn has_outer_memory(config: &SyncConfig) -> bool {
-    config.outer_momentum > 0.0
+pub fn outer_step(config: &SyncConfig) -> OuterStep {
+    OuterStep { learning_rate: config.outer_learning_rate, momentum: config.outer_momentum }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::columns::ColumnContributions;
 use super::configured_rounds::is_of_this_run;
 use super::event::HealedState;
 use super::layouts::Layouts;
-use super::outer::has_outer_memory;
+use super::outer::outer_step;
 use super::privacy::mechanism_of;
 use super::replica::Replica;
 use super::running::{Codec, Contributions, DeviceView, Results, Rounds, Running, Stage};
@@ -268,7 +268,6 @@ impl Synchroniser {
                 mads: sync.deadline_mads,
                 apart_every: sync.measured_every(),
             },
-            quorum: sync.quorum,
         };
         self.stage = Stage::Running(Box::new(Running {
             generation: Generation(0),
@@ -413,7 +412,7 @@ impl Synchroniser {
             + if self.config.sync.opens_with_gradients() {
                 3 + usize::from(self.config.sync.rank > 0)
             } else {
-                1 + usize::from(has_outer_memory(&self.config.sync))
+                1 + usize::from(outer_step(&self.config.sync).has_memory())
             }
     }
 }

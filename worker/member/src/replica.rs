@@ -105,21 +105,14 @@ impl Replica {
     }
 
     /// Makes an outer step of the parameters in these ranges with a round's mean. The same bits on every member.
-    pub fn apply(
-        &mut self,
-        round: Round,
-        mean: &SparseRanges,
-        changed: &[Range<usize>],
-        step: OuterStep,
-        has_memory: bool,
-    ) {
+    pub fn apply(&mut self, round: Round, mean: &SparseRanges, changed: &[Range<usize>], step: OuterStep) {
         let parameters = Arc::make_mut(&mut self.parameters);
         let momentum = Arc::make_mut(&mut self.momentum);
-        if has_memory {
+        if step.has_memory() {
             momentum.resize(parameters.len(), 0.0);
         }
         for range in changed {
-            let memory = if has_memory { &mut momentum[range.clone()] } else { &mut [] };
+            let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
             step.apply(&mut parameters[range.clone()], memory, mean.get(range.clone()).unwrap_or_default());
         }
         changed.iter().for_each(|range| self.touch(range.clone()));
@@ -174,13 +167,7 @@ mod tests {
         check(&replica);
         for (round, range) in (0..).map(Round).zip([0..1, 16_000..17_000, 49_999..50_000, 0..50_000]) {
             let before = replica.hash();
-            replica.apply(
-                round,
-                &SparseRanges::whole(vec![1.5; 50_000]),
-                std::slice::from_ref(&range),
-                step,
-                false,
-            );
+            replica.apply(round, &SparseRanges::whole(vec![1.5; 50_000]), std::slice::from_ref(&range), step);
             assert_ne!(replica.hash(), before);
             check(&replica);
         }

@@ -8,7 +8,7 @@ use longhaul_common::id::{FragmentId, Round, SiteId};
 use longhaul_proto::control::message::{Hash, NOT_COMPARED, RoundReport, ToCoordinator};
 use longhaul_proto::round::FragmentResult;
 
-use super::outer::{has_outer_memory, outer_step};
+use super::outer::outer_step;
 use super::replica::Replica;
 use super::running::{PassedRound, Rounds, Running, Stage};
 use super::synchroniser::{Outcome, Synchroniser};
@@ -299,9 +299,7 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
         Some(_) => vec![everything],
         None => with_result.map(|(fragment, _)| running.rounds.layout.range(fragment)).collect(),
     };
-    let schedule = &running.rounds.schedule;
-    let step = outer_step(&config.sync, schedule.step_of(round), schedule.steps);
-    running.replica.apply(round, &mean, &changed, step, has_outer_memory(&config.sync));
+    running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
     running.replica.follow(&running.rounds.schedule, round);
 }
 

@@ -38,8 +38,6 @@ pub struct Config {
     pub schedule: RoundSchedule,
     /// Owners' wait for late sites.
     pub deadline: DeadlineConfig,
-    /// Sites whose contributions close a round; 0: all.
-    pub quorum: u32,
 }
 
 /// One worker's side of the round protocol.
@@ -86,7 +84,6 @@ pub struct Member {
     /// Fragments for which the caller may keep an owner's residual.
     reduced: BTreeSet<FragmentId>,
     deadline: Deadline,
-    quorum: u32,
     pulls: Pulls,
     /// Results that came too early to keep, with their senders: for at most as many rounds as peers keep
     /// them.
@@ -131,7 +128,6 @@ impl Member {
             // Only the caller knows of residuals from an earlier process.
             reduced: layout.fragments().collect(),
             deadline: Deadline::new(config.deadline),
-            quorum: config.quorum,
             pulls: Pulls::default(),
             missed: BTreeMap::new(),
             early: EarlyFrames::new(layout),

@@ -30,8 +30,7 @@ impl Member {
             if let Some(first) = collection.first_arrival() {
                 self.arrivals.came(round, fragment, first);
             }
-            let quorum = self.quorum;
-            self.close_if(duties, fragment, |collection, sites| collection.suffices(sites, quorum));
+            self.close_if(duties, fragment, Collection::is_full);
         } else {
             self.dropped.duplicate += 1;
         }
@@ -61,8 +60,7 @@ impl Member {
     pub(super) fn close_full(&mut self) {
         let Some(duties) = self.running() else { return };
         for fragment in self.layout.fragments() {
-            let quorum = self.quorum;
-            self.close_if(&duties, fragment, |collection, sites| collection.suffices(sites, quorum));
+            self.close_if(&duties, fragment, Collection::is_full);
         }
     }
 
@@ -88,8 +86,7 @@ impl Member {
         if !due(collection, sites) {
             return;
         }
-        let suffices = collection.suffices(sites, self.quorum);
-        let spread = if suffices { collection.spread() } else { self.deadline.wait(round) };
+        let spread = if collection.is_full(sites) { collection.spread() } else { self.deadline.wait(round) };
         if sites.len() > 1 {
             self.deadline.record(round, spread);
         }

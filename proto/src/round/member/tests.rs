@@ -83,7 +83,6 @@ fn config() -> Config {
     Config {
         schedule,
         deadline: DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0, apart_every: 1 },
-        quorum: 0,
     }
 }
 
