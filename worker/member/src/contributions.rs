@@ -37,7 +37,9 @@ impl Synchroniser {
             (values, None)
         } else {
             let due = running.rounds.schedule.due_stretches(&running.rounds.layout, round);
-            (running.replica.delta(&values, due), Some((round, values)))
+            let mut delta = running.replica.delta(&values, due);
+            running.contributions.unsent.leave_out(&mut delta);
+            (delta, Some((round, values)))
         };
         let is_redundant = running.rounds.layouts.is_redundant(round);
         if is_redundant {

@@ -1,5 +1,6 @@
 //! The device's side of a round: its release at the barrier, and the application of results.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::Result;
@@ -16,6 +17,7 @@ use crate::activity::Activity;
 use crate::adapt::backlog::{Waiting, in_all};
 use crate::message::{Applied, DeviceState, Enter, Load, ParameterChange, RoundUpdate, ToDevice};
 use crate::sparse_ranges::SparseRanges;
+use crate::unsent::Unsent;
 
 impl Synchroniser {
     /// Applies complete rounds whose turn has come, and releases the device.
@@ -103,6 +105,7 @@ impl Synchroniser {
             tracing::warn!(from = due.0, to = next.0, "the others were faster: skipping rounds");
         }
         running.contributions.snapshot = None;
+        running.contributions.unsent = Unsent::default();
         running.device.entered = true;
         running.device.named = Some(next);
         running.device.epoch = self.outside.barrier().renew();
@@ -135,7 +138,11 @@ impl Synchroniser {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.contributions.snapshot.take_if(|(of, _)| *of == round) {
                     Some((_, snapshot)) => {
-                        RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
+                        let mut parts = parts_of(&self.config, running, round, &snapshot);
+                        if self.config.sync.late == LateRule::KeepUnsent {
+                            keep_unsent(running, round, &mut parts);
+                        }
+                        RoundUpdate::Parameters(parts)
                     }
                     None => {
                         let state_hash = running.replica.hash();
@@ -169,10 +176,14 @@ impl Synchroniser {
     }
 
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
-        let Applied { round, validation, parameters, state, trained } = applied;
+        let Applied { round, validation, parameters, mut state, trained } = applied;
         tracing::debug!(%round, "the device has applied the result");
         let validation = self.disclosed(validation);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if let Some(state) = &mut state {
+            // A checkpoint has error feedback once.
+            running.contributions.unsent.put_back(&mut state.parameters);
+        }
         let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
@@ -346,7 +357,7 @@ fn parts_of(
 ) -> Vec<ParameterChange> {
     let global = running.replica.parameters();
     let part = |range: Range<usize>| match config.sync.late {
-        LateRule::Keep => {
+        LateRule::Keep | LateRule::KeepUnsent => {
             let change = global[range.clone()].iter().zip(contributed.get(range.clone()).unwrap_or_default());
             ParameterChange {
                 start: range.start,
@@ -363,6 +374,15 @@ fn parts_of(
         }
     };
     running.rounds.schedule.due_stretches(&running.rounds.layout, round).into_iter().map(part).collect()
+}
+
+/// Lets changes of the local parameters keep what error feedback holds back.
+fn keep_unsent(running: &mut Running, round: Round, parts: &mut [ParameterChange]) {
+    let Running { contributions, codec, rounds, .. } = running;
+    // The last round's result is the run's final model.
+    let is_last = round.next().0 >= rounds.schedule.rounds();
+    let memories = if is_last { &BTreeMap::new() } else { codec.compressor.memories() };
+    contributions.unsent.renew(parts, memories, &rounds.layout);
 }
 
 /// Returns the backlog of error feedback after a round, in the fragments that this member uploads and owns.
