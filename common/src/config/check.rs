@@ -267,6 +267,18 @@ mod tests {
             ("[sync]\npreset = \"dense\"\nevery = 2", "sync.every"),
             ("[sync]\npreset = \"dense\"\ngroups = 2", "sync.groups"),
             ("[sync]\npreset = \"dense\"\nlate = \"mix\"", "sync.late"),
+            (
+                "[sync]\npreset = \"dense\"\nlate = \"keep-unsent\"",
+                "sync.late = keep-unsent: without local training",
+            ),
+            (
+                "[sync]\npreset = \"diloco\"\nlate = \"keep-unsent\"",
+                "sync.late = keep-unsent: without error feedback",
+            ),
+            (
+                "[sync]\npreset = \"sparse-local\"\ntransform = \"dct\"\nlate = \"keep-unsent\"",
+                "sync.late = keep-unsent: error feedback holds components",
+            ),
             ("[sync]\npreset = \"dense\"\napply = \"outer\"", "sync.apply"),
             ("[sync]\npreset = \"sparse-local\"\nsource = \"gradient\"", "sync.apply"),
             ("[sync]\npreset = \"sparse-local\"\nrank = 2", "sync.rank"),

@@ -124,12 +124,12 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.look_ahead", self.look_ahead, reason));
         }
         if !self.source.is_gradient() {
-            return Ok(());
+            return self.check_kept();
         }
-        if self.late == LateRule::Mix {
-            let reason = "without local training there is nothing to mix a result with: take source = \"delta\", or \
-                          late = \"keep\"";
-            return Err(ConfigError::value("sync.late", "mix", reason));
+        if self.late != LateRule::Keep {
+            let reason =
+                "without local training a result meets nothing: take source = \"delta\", or late = \"keep\"";
+            return Err(ConfigError::value("sync.late", shown(&self.late), reason));
         }
         let warmup_every = if self.has_warmup() { self.warmup_every } else { 1 };
         for (key, every) in [("sync.every", self.every), ("sync.warmup_every", warmup_every)] {
@@ -144,6 +144,20 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.groups", self.groups, reason));
         }
         Ok(())
+    }
+
+    /// Local parameters keep what error feedback holds, position by position.
+    fn check_kept(&self) -> Result<(), ConfigError> {
+        let reason = if self.late != LateRule::KeepUnsent {
+            return Ok(());
+        } else if !self.has_residual() {
+            "without error feedback nothing is kept: take an error_decay above 0, or late = \"keep\""
+        } else if self.transform != Transform::None {
+            "error feedback holds components of tiles, and not changes of parameters: take transform = \"none\", or late = \"keep\""
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.late", shown(&self.late), reason))
     }
 
     /// A second moment can be frozen only if it was learnt together.

@@ -113,12 +113,14 @@ fn demo() -> SyncConfig {
     }
 }
 
-/// A tenth of the values at random, a fifth of those by magnitude, four bits: 117 times fewer bytes.
+/// A tenth of the values at random, a fifth of those by magnitude, four bits: 117 times fewer bytes. Unsent changes stay in the local
+/// parameters: most wait for fifty steps.
 fn cocktail() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Cocktail,
         every: 1,
         overlap: 1,
+        late: LateRule::KeepUnsent,
         warmup_every: 1,
         random_keep: 410,
         keep: 819,

@@ -128,7 +128,7 @@ impl Synchroniser {
     pub(super) fn ended(
         &mut self,
         next_round: Round,
-        state: DeviceState,
+        mut state: DeviceState,
         validation: Option<Evaluation>,
     ) -> Result<()> {
         match validation {
@@ -139,11 +139,12 @@ impl Synchroniser {
             None => {}
         }
         let dense = next_round.0.checked_sub(1).is_some_and(|last| self.shares_everything_in(Round(last)));
-        if let Stage::Running(running) = &mut self.stage
-            && dense
-        {
-            let average = running.replica.average().cloned();
-            running.replica = Replica::new(state.parameters.clone(), next_round).with_average(average);
+        if let Stage::Running(running) = &mut self.stage {
+            running.contributions.unsent.put_back(&mut state.parameters);
+            if dense {
+                let average = running.replica.average().cloned();
+                running.replica = Replica::new(state.parameters.clone(), next_round).with_average(average);
+            }
         }
         self.checkpoints.finishing = Some((next_round, self.disclosed(validation)));
         // A checkpoint in flight is of an earlier round: the last one must follow it.

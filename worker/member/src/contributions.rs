@@ -38,7 +38,9 @@ impl Synchroniser {
         } else {
             let due = running.rounds.schedule.due_stretches(&running.rounds.layout, round);
             let memory = std::mem::take(&mut running.contributions.memory);
-            (running.replica.delta(&values, due, memory), Some((round, values)))
+            let mut delta = running.replica.delta(&values, due, memory);
+            running.contributions.unsent.leave_out(&mut delta);
+            (delta, Some((round, values)))
         };
         let is_redundant = running.rounds.layouts.is_redundant(round);
         if is_redundant {

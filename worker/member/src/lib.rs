@@ -42,6 +42,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod unarchiving;
+mod unsent;
 
 pub use encode::compressor::{CompressError, Compressor, Job, Local};
 pub use encode::pool::CodecPool;

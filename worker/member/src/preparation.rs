@@ -31,6 +31,7 @@ use crate::encode::pool::CodecPool;
 use crate::encode::tiling::Tiling;
 use crate::message::{DeviceState, Load, ReplicaPosition, ToDevice};
 use crate::reduce::reducer::Reducer;
+use crate::unsent::Unsent;
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: RequestedState) -> Result<()> {
@@ -283,6 +284,7 @@ impl Synchroniser {
                 redundant: BTreeMap::new(),
                 finished: None,
                 snapshot: None,
+                unsent: Unsent::default(),
                 carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
                 memory: Vec::new(),
             },

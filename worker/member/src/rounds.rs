@@ -1,5 +1,7 @@
 //! The device's side of a round: its release at the barrier, and the application of results.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{FragmentId, Round, SiteId};
@@ -14,6 +16,7 @@ use crate::activity::Activity;
 use crate::adapt::backlog::{Waiting, in_all};
 use crate::message::{Applied, DeviceState, Enter, Load, ParameterChange, RoundUpdate, ToDevice};
 use crate::sparse_ranges::SparseRanges;
+use crate::unsent::Unsent;
 
 impl Synchroniser {
     /// Applies complete rounds whose turn has come, and releases the device.
@@ -101,6 +104,7 @@ impl Synchroniser {
             tracing::warn!(from = due.0, to = next.0, "the others were faster: skipping rounds");
         }
         running.contributions.snapshot = None;
+        running.contributions.unsent = Unsent::default();
         running.device.entered = true;
         running.device.named = Some(next);
         running.device.epoch = self.outside.barrier().renew();
@@ -133,7 +137,11 @@ impl Synchroniser {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.contributions.snapshot.take_if(|(of, _)| *of == round) {
                     Some((_, snapshot)) => {
-                        RoundUpdate::Parameters(change_of(&self.config, running, round, snapshot))
+                        let mut change = change_of(&self.config, running, round, snapshot);
+                        if self.config.sync.late == LateRule::KeepUnsent {
+                            keep_unsent(running, round, &mut change);
+                        }
+                        RoundUpdate::Parameters(change)
                     }
                     None => {
                         let state_hash = running.replica.hash();
@@ -167,10 +175,14 @@ impl Synchroniser {
     }
 
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
-        let Applied { round, validation, parameters, state, trained } = applied;
+        let Applied { round, validation, parameters, mut state, trained } = applied;
         tracing::debug!(%round, "the device has applied the result");
         let validation = self.disclosed(validation);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if let Some(state) = &mut state {
+            // A checkpoint has error feedback once.
+            running.contributions.unsent.put_back(&mut state.parameters);
+        }
         let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
@@ -344,7 +356,7 @@ fn change_of(
 ) -> ParameterChange {
     let mut values = contributed;
     let kept = match config.sync.late {
-        LateRule::Keep => {
+        LateRule::Keep | LateRule::KeepUnsent => {
             running.replica.set_change(&mut values);
             1.0
         }
@@ -357,6 +369,15 @@ fn change_of(
         }
     };
     ParameterChange { kept, values }
+}
+
+/// Lets the change of the local parameters keep what error feedback holds back.
+fn keep_unsent(running: &mut Running, round: Round, change: &mut ParameterChange) {
+    let Running { contributions, codec, rounds, .. } = running;
+    // The last round's result is the run's final model.
+    let is_last = round.next().0 >= rounds.schedule.rounds();
+    let memories = if is_last { &BTreeMap::new() } else { codec.compressor.memories() };
+    contributions.unsent.renew(&mut change.values, memories, &rounds.layout);
 }
 
 /// Returns the backlog of error feedback after a round, in the fragments that this member uploads and owns.

@@ -24,6 +24,7 @@ use crate::message::{Load, PutBack, ReplicaPosition};
 use crate::reduce::reducer::Reducer;
 use crate::reduce::refusals::Refusals;
 use crate::sparse_ranges::SparseRanges;
+use crate::unsent::Unsent;
 
 /// Progress of this worker.
 pub(super) enum Stage {
@@ -95,6 +96,8 @@ pub(super) struct Contributions {
     pub finished: Option<Finished>,
     /// With deltas: the due local parameters at the end of the last round, until its result is applied.
     pub snapshot: Option<(Round, SparseRanges)>,
+    /// The part of error feedback that is also in the local parameters.
+    pub unsent: Unsent,
     /// Slices that reached no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
     /// Of a released contribution, for the next one.

@@ -92,7 +92,7 @@ pub enum SelectionRule {
 pub enum Transform {
     /// None.
     None,
-    /// Two-dimensional cosine transform of 64×64 matrix tiles.
+    /// Two-dimensional cosine transform of 64×64 matrix tiles; of 4096 values of the rest.
     Dct,
 }
 
@@ -166,6 +166,8 @@ pub enum WithinSite {
 pub enum LateRule {
     /// θ ← θ + (θ_new − θ at the contribution): local steps since then are kept.
     Keep,
+    /// The same, and changes that error feedback holds back stay in the local parameters too (CocktailSGD).
+    KeepUnsent,
     /// θ ← α·θ + (1−α)·θ_new, with α = `mix` (2501.18512).
     Mix,
 }

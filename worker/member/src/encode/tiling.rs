@@ -7,8 +7,11 @@ const TILE: usize = 64;
 /// Values of a tile.
 pub const TILE_VALUES: usize = TILE * TILE;
 
-/// A permutation of the synchronised vector: first all whole 64×64 tiles of all matrices, row by row, then the rest in order. So a tile is 4096 contiguous
-/// values, the codec's unit of transformation.
+/// A permutation of the synchronised vector: first all whole 64×64 tiles of all matrices, row by row, then all vectors, then the matrices' edges. So a tile
+/// is 4096 contiguous values, the codec's unit of transformation.
+///
+/// The rest is transformed as well, 4096 values at a time: only transformed values all move with each sign step. The last values, too few for a tile, are
+/// those of a matrix, as vectors matter more.
 #[derive(Clone, Debug)]
 pub struct Tiling {
     tiles: usize,
@@ -20,21 +23,27 @@ impl Tiling {
     /// Creates the tiling of a model.
     #[must_use]
     pub fn new(spec: &ModelSpec) -> Self {
-        let (mut tiled, mut rest, mut start) = (Vec::new(), Vec::new(), 0);
+        let (mut tiled, mut rest, mut edges, mut start) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for parameter in spec.synchronised() {
             let count = parameter.count() as usize;
             match parameter.shape[..] {
-                [rows, columns] => push_matrix(start, rows as usize, columns as usize, &mut tiled, &mut rest),
+                [rows, columns] => {
+                    push_matrix(start, rows as usize, columns as usize, &mut tiled, &mut edges)
+                }
                 _ => rest.extend(start as u32..(start + count) as u32),
             }
             start += count;
         }
-        let tiles = tiled.len() / TILE_VALUES;
+        let left = (rest.len() + edges.len()) % TILE_VALUES;
+        if left > edges.len() {
+            edges.extend(tiled.split_off(tiled.len().saturating_sub(TILE_VALUES)));
+        }
         tiled.append(&mut rest);
-        Self { tiles, sources: tiled }
+        tiled.append(&mut edges);
+        Self { tiles: tiled.len() / TILE_VALUES, sources: tiled }
     }
 
-    /// Returns the number of whole tiles at the start of the exchanged order.
+    /// Returns the number of tiles at the start of the exchanged order.
     #[must_use]
     pub fn tiles(&self) -> usize {
         self.tiles
@@ -55,7 +64,7 @@ impl Tiling {
     }
 }
 
-fn push_matrix(start: usize, rows: usize, columns: usize, tiled: &mut Vec<u32>, rest: &mut Vec<u32>) {
+fn push_matrix(start: usize, rows: usize, columns: usize, tiled: &mut Vec<u32>, edges: &mut Vec<u32>) {
     let (whole_rows, whole_columns) = (rows / TILE * TILE, columns / TILE * TILE);
     for top in (0..whole_rows).step_by(TILE) {
         for left in (0..whole_columns).step_by(TILE) {
@@ -68,7 +77,7 @@ fn push_matrix(start: usize, rows: usize, columns: usize, tiled: &mut Vec<u32>, 
     for row in 0..rows {
         let first = if row < whole_rows { whole_columns } else { 0 };
         let from = start + row * columns;
-        rest.extend((from + first) as u32..(from + columns) as u32);
+        edges.extend((from + first) as u32..(from + columns) as u32);
     }
 }
 
@@ -121,8 +130,21 @@ mod tests {
         assert_eq!(at(0, 0, 63), 63.0);
         assert_eq!(at(0, 1, 0), 128.0);
         assert_eq!(at(1, 2, 5), (2 * 128 + 64 + 5) as f32);
-        let per_block =
-            (128 / 64) * (3 * 128 / 64) + (128 / 64) * (128 / 64) + 2 * (128 / 64) * (4 * 128 / 64);
-        assert_eq!(tiling.tiles(), 2 + 2 + per_block);
+        assert_eq!(tiling.tiles(), flat.len() / TILE_VALUES);
+    }
+
+    /// Edges, and if there are too few a tile, are last: behind all vectors, which are behind the whole tiles.
+    #[test]
+    fn only_values_of_matrices_have_no_tile() {
+        for spec in [spec(66, 10), spec(128, 64), spec(96, 128)] {
+            let (tiling, vectors) = (Tiling::new(&spec), spec.decayed_count() as u32..);
+            let is_vector = |source: &u32| vectors.contains(source);
+            let (tiled, left) = tiling.sources.split_at(tiling.tiles() * TILE_VALUES);
+            assert!(left.len() < TILE_VALUES && !left.iter().any(is_vector));
+            let first = tiled.iter().position(is_vector).unwrap();
+            let last = tiled.iter().rposition(is_vector).unwrap();
+            assert_eq!(first % TILE_VALUES, 0);
+            assert_eq!(last + 1 - first, spec.parameter_count() as usize - spec.decayed_count() as usize);
+        }
     }
 }

@@ -65,8 +65,16 @@ impl Events {
     }
 }
 
-/// Trains a run to its end, with each member at its own site.
-pub fn train<const N: usize>(config: &RunConfig, folder: &Path) -> Trace {
+/// A state to start from.
+#[derive(Clone, Default)]
+pub struct Start {
+    pub parameters: Vec<f32>,
+    /// First factors Q of low-rank gradients.
+    pub factors: Vec<f32>,
+}
+
+/// Trains a run to its end, with each member at its own site. `None`: from the state drawn from the seed.
+pub fn train<const N: usize>(config: &RunConfig, folder: &Path, start: Option<&Start>) -> Trace {
     let mut rig: Rig<N> = Rig::without_devices(
         std::array::from_fn(|at| at as u32 + 1),
         std::array::from_fn(|at| at as u32),
@@ -81,7 +89,7 @@ pub fn train<const N: usize>(config: &RunConfig, folder: &Path) -> Trace {
             event
         }
     });
-    let devices = start_devices(&mut rig, config, folder);
+    let devices = start_devices(&mut rig, config, folder, start);
     begin(&mut rig);
     let trace = RefCell::new(Trace::default());
     rig.pump(|workers| {
@@ -97,7 +105,12 @@ pub fn train<const N: usize>(config: &RunConfig, folder: &Path) -> Trace {
     Trace { contributed: events.contributed, ended, ..trace.into_inner() }
 }
 
-fn start_devices<const N: usize>(rig: &mut Rig<N>, config: &RunConfig, folder: &Path) -> Vec<JoinHandle<()>> {
+fn start_devices<const N: usize>(
+    rig: &mut Rig<N>,
+    config: &RunConfig,
+    folder: &Path,
+    from: Option<&Start>,
+) -> Vec<JoinHandle<()>> {
     let queues: [DeviceQueue; N] = std::array::from_fn(|at| rig.device_queue(at));
     let start = |((at, worker), queue): ((usize, &mut Worker), DeviceQueue)| {
         let folder = folder.join(at.to_string());
@@ -106,6 +119,7 @@ fn start_devices<const N: usize>(rig: &mut Rig<N>, config: &RunConfig, folder: &
         let thread = DeviceThread {
             worker: worker.member.worker,
             config: config.clone(),
+            start: from.cloned(),
             barrier: Arc::clone(&worker.barrier),
             inbox: std::mem::replace(&mut worker.device, sync_channel(1).1),
             queue,
@@ -174,10 +188,19 @@ impl Trace {
     }
 }
 
+/// Sets the first Q; P̂ of the step before has no effect.
+fn load_factors(low_rank: &mut LowRank, start: &Start) {
+    let mut shared = vec![0.0; low_rank.lengths()[0]];
+    shared.extend(&start.factors);
+    shared.resize(start.parameters.len(), 0.0);
+    low_rank.load_shared(&shared);
+}
+
 /// Stands in for `agent::device_thread`, with the toy model and text.
 struct DeviceThread {
     worker: WorkerId,
     config: RunConfig,
+    start: Option<Start>,
     barrier: Arc<StepBarrier>,
     inbox: Receiver<ToDevice>,
     queue: DeviceQueue,
@@ -185,11 +208,15 @@ struct DeviceThread {
 
 impl DeviceThread {
     fn run(self, folder: &Path) {
-        let Self { worker, config, barrier, inbox, queue } = self;
-        let (engine, data) = (toy::engine(&config), Arc::new(toy::dataset(&config, folder)));
+        let Self { worker, config, start, barrier, inbox, queue } = self;
+        let (mut engine, data) = (toy::engine(&config), Arc::new(toy::dataset(&config, folder)));
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, engine.device()).unwrap();
         let rank = config.sync.rank;
-        let low_rank = (rank > 0).then(|| LowRank::new(engine.spec(), rank, config.run.seed));
+        let mut low_rank = (rank > 0).then(|| LowRank::new(engine.spec(), rank, config.run.seed));
+        if let Some(start) = start {
+            engine.load_parameters(&start.parameters).unwrap();
+            low_rank.iter_mut().for_each(|low_rank| load_factors(low_rank, &start));
+        }
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters).unwrap();
         let prepared = Prepared {

@@ -13,7 +13,7 @@ pub struct Gap {
 }
 
 impl Gap {
-    fn between(real: &[f32], reference: &[f64], went: f64) -> Self {
+    pub fn between(real: &[f32], reference: &[f64], went: f64) -> Self {
         let squares =
             real.iter().zip(reference).map(|(real, reference)| (f64::from(*real) - reference).powi(2));
         let mut squares: Vec<f64> = squares.collect();
@@ -25,7 +25,7 @@ impl Gap {
         Self { full: norm(all), trimmed: norm(squares[..kept].iter().sum()) }
     }
 
-    fn max(self, other: Self) -> Self {
+    pub fn max(self, other: Self) -> Self {
         Self { full: self.full.max(other.full), trimmed: self.trimmed.max(other.trimmed) }
     }
 
@@ -59,6 +59,6 @@ impl Gap {
     }
 }
 
-fn distance(a: &[f64], b: &[f64]) -> f64 {
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }

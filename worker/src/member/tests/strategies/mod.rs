@@ -5,6 +5,7 @@
 
 mod bench;
 mod gap;
+mod pytorch;
 mod reference;
 mod toy;
 
@@ -40,8 +41,8 @@ fn check(toy: Toy, bound: Gap, wrong: &[Wrong]) {
     let folder = tempfile::tempdir().unwrap();
     let config = toy.config();
     let real = match toy.members {
-        2 => bench::train::<2>(&config, folder.path()),
-        3 => bench::train::<3>(&config, folder.path()),
+        2 => bench::train::<2>(&config, folder.path(), None),
+        3 => bench::train::<3>(&config, folder.path(), None),
         other => panic!("a run of {other} members"),
     };
     let gap = |config: &RunConfig, mistake| {
@@ -88,7 +89,8 @@ fn dense_with_look_ahead_follows_the_reference() {
 /// Its steps are plain gradient descent, which needs a higher learning rate than AdamW.
 #[test]
 fn dgc_follows_the_reference() {
-    let (train, sync) = ("learning_rate = 0.05\nwarmup_steps = 8", "preset = \"dgc\"");
+    let train = "learning_rate = 0.05\noptimiser = \"sgd\"\nwarmup_steps = 8\nepsilon = 1e-8";
+    let sync = "preset = \"dgc\"";
     check(
         Toy { steps: 20, train, sync, ..DENSE },
         CODED,
@@ -222,6 +224,7 @@ fn cocktail_follows_the_reference() {
         Key(|run| run.sync.error_decay = 0.9),
         Key(|run| run.sync.overlap = 0),
         Key(|run| run.sync.result_keep = 40),
+        Key(|run| run.sync.late = LateRule::Keep),
     ];
     check(Toy { steps: 16, sync, ..DENSE }, CODED, &wrong);
 }

@@ -58,6 +58,15 @@ impl State {
         self.descend(step, &direction);
     }
 
+    /// m ← μ·m + g, θ ← (1 − γλ)·θ − γ·m, with the gradient clipped: SGD.
+    pub fn sgd(&mut self, step: &Step<'_>, gradient: &[f64]) {
+        let momentum = step.train.sgd.clone().unwrap_or_default().momentum;
+        let gradient = clipped(gradient, step.train.gradient_clip);
+        self.first.iter_mut().zip(&gradient).for_each(|(m, g)| *m = momentum * *m + g);
+        let direction = self.first.clone();
+        self.descend(step, &direction);
+    }
+
     /// The same with v̂ and m unchanged: a local step of a member.
     pub fn frozen(&mut self, step: &Step<'_>, gradient: &[f64]) {
         self.first = self.momentum(step.train, gradient);

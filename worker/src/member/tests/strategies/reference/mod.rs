@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use longhaul_common::config::{Application, InnerRule, LateRule, RunConfig, Source};
+use longhaul_common::config::{Application, InnerRule, LateRule, Optimiser, RunConfig, Source};
 use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_engine::LearningRate;
@@ -83,6 +83,8 @@ pub struct Reference {
     /// θ_g, and the outer optimiser's b.
     global: Vec<f64>,
     outer: Vec<f64>,
+    /// By member: the part of error feedback that is also in the member's parameters.
+    unsent: Vec<Vec<f64>>,
     sending: Sending,
     low_rank: Option<LowRank>,
     /// The real parameters after each round, adopted after steps that are identical on all members; empty if the reference runs alone.
@@ -114,6 +116,7 @@ impl Reference {
             members: vec![State::new(start.clone()); members],
             gradients: vec![Vec::new(); members],
             outer: vec![0.0; len],
+            unsent: vec![vec![0.0; len]; members],
             sending: Sending::new(config, &tensors, oracle.weights(), kept.clone(), mistake),
             low_rank: (rank > 0).then(|| LowRank::new(&tensors, rank, config.run.seed, members, len)),
             course: Course { start: start.clone(), local: vec![Vec::new(); members], ..Course::default() },
@@ -205,15 +208,20 @@ impl Reference {
     fn contribute(&mut self, round: u64, end: u64) -> Late {
         let is_warmup = self.is_warmup(round);
         let (sync, train) = (&self.config.sync, &self.config.train);
-        let own = |(state, gradient): (&State, &Vec<f64>)| match self.source(is_warmup) {
+        let own = |((state, gradient), unsent): ((&State, &Vec<f64>), &Vec<f64>)| match self.source(is_warmup)
+        {
             Source::Gradient => gradient.clone(),
             Source::CorrectedGradient => {
                 clipped(gradient, train.gradient_clip / (self.members.len() as f64).sqrt())
             }
             Source::Momentum => state.momentum(train, &clipped(gradient, train.gradient_clip)),
-            Source::Delta => self.global.iter().zip(&state.parameters).map(|(g, own)| g - own).collect(),
+            Source::Delta => {
+                let both = self.global.iter().zip(&state.parameters).zip(unsent);
+                both.map(|((global, own), unsent)| global - own - unsent).collect()
+            }
         };
-        let updates: Vec<Vec<f64>> = self.members.iter().zip(&self.gradients).map(own).collect();
+        let updates = self.members.iter().zip(&self.gradients).zip(&self.unsent).map(own);
+        let updates: Vec<Vec<f64>> = updates.collect();
         let contributed: Vec<_> = self.members.iter().map(|state| state.parameters.clone()).collect();
         let (due_fragments, is_common) = (self.due(round), self.is_common(round));
         for (local, parameters) in self.course.local.iter_mut().zip(&contributed) {
@@ -279,6 +287,9 @@ impl Reference {
         let rules = self.rules(self.schedule.steps_of(Round(round)).start);
         for state in &mut members {
             match application {
+                Application::Inner if rules.train.optimiser == Optimiser::Sgd => {
+                    state.sgd(&rules, &late.mean);
+                }
                 Application::Inner => state.adamw(&rules, &late.mean),
                 Application::Sgd => state.descend(&rules, &late.mean),
                 Application::Sign => {
@@ -309,10 +320,14 @@ impl Reference {
             let delta = late.mean[at];
             self.outer[at] = momentum * self.outer[at] + delta;
             self.global[at] -= rate * (delta + momentum * self.outer[at]);
-            for (state, contributed) in self.members.iter_mut().zip(&late.contributed) {
+            let keeps_unsent = sync.late == LateRule::KeepUnsent && !is_last;
+            for (member, (state, contributed)) in self.members.iter_mut().zip(&late.contributed).enumerate() {
                 let own = state.parameters[at];
+                self.unsent[member][at] = if keeps_unsent { self.sending.residual(member)[at] } else { 0.0 };
                 state.parameters[at] = match sync.late {
-                    LateRule::Keep => own + self.global[at] - contributed[at],
+                    LateRule::Keep | LateRule::KeepUnsent => {
+                        own + self.global[at] - contributed[at] - self.unsent[member][at]
+                    }
                     LateRule::Mix => kept * own + (1.0 - kept) * self.global[at],
                 };
             }

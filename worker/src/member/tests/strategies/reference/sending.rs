@@ -60,6 +60,11 @@ impl Sending {
         self.residuals.iter_mut().chain([&mut self.owner]).for_each(|residual| residual.fill(0.0));
     }
 
+    /// A member's unsent remainder.
+    pub fn residual(&self, member: usize) -> &[f64] {
+        &self.residuals[member]
+    }
+
     /// Sets the parameters that updates are compared with.
     pub fn at(&mut self, global: &[f64]) -> &mut Self {
         self.global = global.to_vec();

@@ -33,13 +33,13 @@ pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
 /// Width and height of a tile of the cosine transform.
 pub const TILE: usize = 64;
 
-/// DeMo's exchange order: all whole tiles of all matrices, each row by row, then the rest. Returns the position in the flat vector for each
-/// position in this order, and the number of tiles.
+/// DeMo's exchange order: all whole tiles of all matrices, each row by row, then the vectors, then the matrices' edges. If the edges are fewer than the values
+/// without a tile, the last tile joins them. Returns the position in the flat vector for each position in this order, and the number of tiles.
 pub fn tiled_order(tensors: &[TensorAt]) -> (Vec<usize>, usize) {
-    let (mut tiles, mut rest) = (Vec::new(), Vec::new());
+    let (mut tiles, mut vectors, mut edges) = (Vec::new(), Vec::new(), Vec::new());
     for tensor in tensors {
         let Some([rows, columns]) = tensor.shape else {
-            rest.extend(tensor.range.clone());
+            vectors.extend(tensor.range.clone());
             continue;
         };
         let at = |row: usize, column: usize| tensor.range.start + row * columns + column;
@@ -50,9 +50,12 @@ pub fn tiled_order(tensors: &[TensorAt]) -> (Vec<usize>, usize) {
         let is_left =
             |row: usize, column: usize| row >= rows / TILE * TILE || column >= columns / TILE * TILE;
         let all = (0..rows * columns).map(|place| (place / columns, place % columns));
-        rest.extend(all.filter(|&(row, column)| is_left(row, column)).map(|(row, column)| at(row, column)));
+        edges.extend(all.filter(|&(row, column)| is_left(row, column)).map(|(row, column)| at(row, column)));
     }
-    let count = tiles.len() / (TILE * TILE);
-    tiles.extend(rest);
-    (tiles, count)
+    if (vectors.len() + edges.len()) % (TILE * TILE) > edges.len() {
+        edges.extend(tiles.split_off(tiles.len() - TILE * TILE));
+    }
+    let order = [tiles, vectors, edges].concat();
+    let count = order.len() / (TILE * TILE);
+    (order, count)
 }
