@@ -1,7 +1,6 @@
 //! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners").
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use longhaul_common::model::{GPT2_NORM_EPSILON, ModelSpec};
 use tch::{Kind, TchError, Tensor};
@@ -21,7 +20,7 @@ pub struct Gpt2 {
     blocks: Vec<Block>,
     head: Option<Head>,
     /// Of the residual stream; `None`: it is whole.
-    subspace: Option<Arc<Subspace>>,
+    subspace: Option<Subspace>,
     products: Products,
 }
 
@@ -53,7 +52,7 @@ struct Block {
     /// Out of the bottleneck before it, and into the one behind it.
     decoder: Option<Matrix>, // R → D
     encoder: Option<Matrix>, // D → R
-    subspace: Option<Arc<Subspace>>,
+    subspace: Option<Subspace>,
     products: Products,
 }
 
@@ -76,7 +75,7 @@ impl Gpt2 {
         parameters: &Parameters,
         products: Products,
     ) -> Self {
-        let subspace = parameters.subspace().map(|subspace| Arc::new(subspace.shallow_clone()));
+        let subspace = parameters.subspace().map(Subspace::shallow_clone);
         Self {
             embedding: chunk.contains(&0).then(|| Embedding {
                 tokens: parameters.view("transformer.wte.weight"),
@@ -124,7 +123,7 @@ impl Gpt2 {
 
     /// Returns the residual stream [B, T, D], for that between blocks.
     pub(super) fn composed(&self, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
-        composed(self.subspace.as_deref(), x, pass)
+        composed(self.subspace.as_ref(), x, pass)
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
@@ -178,7 +177,7 @@ impl Block {
         spec: &ModelSpec,
         layer: u32,
         parameters: &Parameters,
-        (products, subspace): (&Products, Option<&Arc<Subspace>>),
+        (products, subspace): (&Products, Option<&Subspace>),
     ) -> Self {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         let half = |part: &str| products.matrix(parameters, &name(&format!("bottleneck.{part}.weight")));
@@ -201,14 +200,14 @@ impl Block {
             },
             decoder: layer.checked_sub(1).is_some_and(is_behind).then(|| half("decoder")),
             encoder: is_behind(layer).then(|| half("encoder")),
-            subspace: subspace.cloned(),
+            subspace: subspace.map(Subspace::shallow_clone),
             products: products.clone(),
         }
     }
 
     fn forward(&self, x: &Tensor, past: Option<Past<'_>>, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let (products, layer) = (self.products.within(pass.dropout), self.attending.layer);
-        let normed = |norm: &Norm, x: &Tensor| norm.forward(&composed(self.subspace.as_deref(), x, pass)?);
+        let normed = |norm: &Norm, x: &Tensor| norm.forward(&composed(self.subspace.as_ref(), x, pass)?);
         let x = through(self.decoder.as_ref(), x, &products)?; // [B, T, D]; [B, T, k] in a subspace
         let added = self.attention(&normed(&self.attention_norm, &x)?, past, pass, &products)?;
         let x = x.f_add(&pass.dropped(added, Site::Attention(layer))?)?;

@@ -1,6 +1,7 @@
 //! Ranks on threads against one engine that has the whole model.
 
 use longhaul_common::config::{SparseBackwardConfig, SparseMode, TrainConfig};
+use longhaul_common::model::Stream;
 use longhaul_common::model::tiny::{tiny_bottleneck, tiny_decoders, tiny_gpt2, tiny_llama, tiny_subspace};
 use longhaul_common::pipeline::PipelineSchedule;
 
@@ -25,11 +26,14 @@ fn pipelines() -> [Pipeline; 4] {
 fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
     for spec in [tiny_llama(), tiny_subspace(false), tiny_bottleneck()] {
         let (losses, evaluated, parameters) = trained(whole(&spec, 0.0));
-        for (pipeline, recompute) in
-            pipelines().iter().flat_map(|pipeline| [(pipeline, true), (pipeline, false)])
-        {
+        // Of narrow streams, each pipeline once.
+        let cases = pipelines().into_iter().enumerate().flat_map(|(at, pipeline)| match spec.stream {
+            Stream::Full => vec![(pipeline.clone(), true), (pipeline, false)],
+            _ => vec![(pipeline, at % 2 == 0)],
+        });
+        for (pipeline, recompute) in cases {
             let train = TrainConfig { recompute, ..train_config(0.0) };
-            let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, pipeline);
+            let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, &pipeline);
             let case = format!("{:?}, {pipeline:?}, {recompute}", spec.stream);
             assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{case}");
             assert!(own == parameters, "{case}");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use longhaul_common::model::tiny::tiny_subspace;
 use longhaul_common::model::{FixedValues, ModelSpec};
 
 use super::*;
@@ -106,9 +107,9 @@ fn documents_in_a_subspace_are_those_of_gpt2_with_its_matrices_written_out() {
         let parameters = Parameters::new(spec, values, test_device()).unwrap();
         let model = Model::of_all(spec, &parameters, Precision::F32).unwrap();
         let tokens = Tensor::arange(32, (Kind::Int64, test_device())).view([2, 16]);
-        let starts = (&tokens % 5).eq(0).logical_or(&(&tokens % 16).eq(0));
-        let documents = crate::models::Documents::new(&starts).unwrap();
-        let pass = crate::models::Pass { documents: Some(&documents), ..Default::default() };
+        let starts = tokens.remainder(5).eq(0).logical_or(&tokens.remainder(16).eq(0));
+        let documents = models::Documents::new(&starts).unwrap();
+        let pass = models::Pass { documents: Some(&documents), ..Default::default() };
         tch::no_grad(|| model.logits_behind(&model.forward_in(&tokens, pass).unwrap()).unwrap())
     };
     let apart = (logits(&spec, &flat) - logits(&plain, &whole)).abs().max().double_value(&[]);
