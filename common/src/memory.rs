@@ -159,12 +159,13 @@ impl StageBytes {
     ) -> Self {
         // One pass: a planner evaluates thousands of ranges.
         let (mut parameters, mut activations, mut cast, mut left, mut boundaries) = (0, 0, 0, 0, 0);
-        let (mut frozen, mut decoded) = (0, 0);
+        let (mut frozen, mut decoded, mut tables) = (0, 0, 0);
         let has_embedding = blocks.iter().any(|block| block.block == Block::Embedding);
         for block in blocks {
             parameters += block.parameters;
             frozen += block.frozen_bytes + if has_embedding { 0 } else { block.tied_frozen_bytes };
             decoded = decoded.max(block.decoded_bytes);
+            tables = tables.max(block.fixed_bytes);
             activations += block.activation_bytes_per_token;
             cast += block.cast_bytes;
             left += block.left_bytes_per_token;
@@ -175,7 +176,7 @@ impl StageBytes {
         if memory == Memory::Host {
             return Self { fixed, each: 0.0, left: 0.0, once: 0.0 };
         }
-        let fixed = fixed + frozen as f64;
+        let fixed = fixed + (frozen + tables) as f64;
         let left = left as f64 * tokens;
         let kept = |activations: u64, cast: u64| activations as f64 * tokens + cast as f64;
         if !recompute {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_checkpoint::{InspectedModel, OpenedModel, Weights, base_of, inspect_model, open_weights};
 use longhaul_common::config::{EncoderActivation, RopeScaling};
-use longhaul_common::model::{Decoder, Encoder, Head, Lora, ModelSpec, NormPlaces, QueryNorm};
+use longhaul_common::model::{Decoder, Encoder, Head, Lora, ModelSpec, NormPlaces, QueryNorm, Stream};
 use longhaul_data::Tokenizer;
 use longhaul_data::counted::counted;
 
@@ -117,6 +117,13 @@ impl fmt::Display for Architecture<'_> {
             spec.vocabulary,
             if spec.tied_embeddings { ", tied" } else { "" },
         )?;
+        match &spec.stream {
+            Stream::Full => {}
+            Stream::Subspace(width) => return write!(f, "choices: subspace {width}"),
+            Stream::Bottlenecks(of) => {
+                return write!(f, "choices: bottleneck {} behind layers {:?}", of.width, of.behind);
+            }
+        }
         if let Some(encoder) = spec.encoder.as_deref() {
             return write!(f, "choices: {}", EncoderChoices(spec, encoder));
         }

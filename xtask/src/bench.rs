@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
     /// Only these parts: of `sync` whole, speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile, heartbeats, checkpoints, idle; of
-    /// `pipeline` bubble, schedule, link, boundary, plans; of `data` wait, order, images.
+    /// `pipeline` bubble, schedule, link, boundary, plans, low-rank; of `data` wait, order, images.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
     /// A Python with PyTorch that `bench data`, `bench gpu` and `bench selection` also measure (`bench data`

@@ -55,6 +55,16 @@ impl ParallelConfig {
             );
             return refused("parallel.blocks", &format!("{:?}", self.blocks), reason);
         }
+        if let (true, Some(bottleneck)) = (self.blocks.is_empty(), &config.model.bottleneck)
+            && bottleneck.behind.len() as u64 + 1 < cut
+        {
+            let reason = format!(
+                "model.bottleneck.behind names {} of the {} places where {cut} stages are cut: name more, or give parallel.blocks",
+                bottleneck.behind.len(),
+                cut - 1
+            );
+            return refused("parallel.stages", &stages, reason);
+        }
         if let Some(name) = self.sites.iter().find(|name| !is_site_name(name)) {
             let reason = format!("is no site's name: those have 1 to {SITE_CHARS_MAX} printable characters");
             return refused("parallel.sites", name, reason);

@@ -24,6 +24,7 @@ const INNER_WIDTH_MULTIPLE: u32 = 64;
 impl RunConfig {
     pub(crate) fn check_model(&self) -> Result<(), ConfigError> {
         self.model.check()?;
+        self.check_stream()?;
         let kind = self.model.kind;
         if kind.is_of_images() {
             for (key, rate) in [
@@ -153,6 +154,7 @@ impl ModelConfig {
             }
         }
         self.check_heads()?;
+        self.check_stream()?;
         match &self.encoder {
             Some(encoder) if self.kind.is_encoder() => encoder.check(self)?,
             Some(_) => {
@@ -217,7 +219,8 @@ impl ModelConfig {
             ("model.vocabulary", number(self.vocabulary)),
             ("model.tied_embeddings", self.tied_embeddings.map(|tied| tied.to_string())),
         ];
-        if let Some((key, value)) = foreign.into_iter().find_map(|(key, value)| Some((key, value?))) {
+        let foreign = foreign.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        if let Some((key, value)) = foreign.chain(self.given_stream()).next() {
             let instead = match key {
                 "model.vocabulary" => "data.image.classes says how many classes there are",
                 _ => "model.hidden says how wide its layers are, and how many there are",

@@ -1,6 +1,7 @@
 //! `run.toml`: one file that describes a run, parsed once into types that need no further checks.
 
 mod archive;
+mod bottleneck;
 mod check;
 mod check_model;
 mod check_sync;
@@ -43,6 +44,7 @@ mod tasks;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
+pub use bottleneck::BottleneckConfig;
 pub use checkpoint::CheckpointConfig;
 pub use classification::ClassificationConfig;
 pub use conversations::{ConversationKind, ConversationsConfig, TooLong, TrainOn};

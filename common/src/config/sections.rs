@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bottleneck::BottleneckConfig;
 use super::decoder::DecoderConfig;
 use super::encoder::EncoderConfig;
 use super::{
@@ -193,6 +194,13 @@ pub struct ModelConfig {
     /// Encoders: further choices of the architecture. Default: those of the family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoder: Option<EncoderConfig>,
+    /// gpt2: width of a fixed subspace that attention and feed-forward parts write into. Stages of a pipeline send so many values per token, not `width`
+    /// (arXiv 2506.01260). Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subspace: Option<u32>,
+    /// gpt2: narrow places of the residual stream, for stages of a pipeline. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bottleneck: Option<BottleneckConfig>,
     /// mlp, cnn: hidden layer widths. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<Vec<u32>>,
@@ -233,6 +241,8 @@ impl ModelConfig {
             tied_embeddings: None,
             decoder: None,
             encoder: None,
+            subspace: None,
+            bottleneck: None,
             hidden: None,
             channels: None,
         }

@@ -145,6 +145,7 @@ impl Classifier {
         BlockCost {
             frozen_bytes: 0,
             tied_frozen_bytes: 0,
+            fixed_bytes: 0,
             decoded_bytes: 0,
             block: Block::Embedding,
             parameters: 0,
@@ -189,6 +190,7 @@ fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> 
     BlockCost {
         frozen_bytes: 0,
         tied_frozen_bytes: 0,
+        fixed_bytes: 0,
         decoded_bytes: 0,
         block,
         parameters: weight + biases,

@@ -35,6 +35,9 @@ pub struct BlockCost {
     /// Memory of a frozen token embedding that is the output projection as well, of a head on another stage.
     #[serde(default)]
     pub tied_frozen_bytes: u64,
+    /// Memory of fixed values that a stage has once, whatever its blocks.
+    #[serde(default)]
+    pub fixed_bytes: u64,
     /// Memory of the largest frozen matrix in the format of products: one is decoded at a time.
     #[serde(default)]
     pub decoded_bytes: u64,
@@ -51,7 +54,7 @@ pub struct BlockCost {
     /// Memory kept by a backward pass with deferred gradients of weights, per token: inputs of all matrix
     /// products, and gradients of their outputs.
     pub left_bytes_per_token: u64,
-    /// Bytes per token sent to the next block: the residual stream; none after the head.
+    /// Bytes per token sent to the next block: the residual stream in f32; none after the head.
     pub boundary_bytes_per_token: u64,
 }
 
@@ -210,6 +213,7 @@ impl ModelSpec {
             parameters: self.parameters_in(0),
             frozen_bytes: 0,
             tied_frozen_bytes: 0,
+            fixed_bytes: 4 * self.fixed_count(),
             decoded_bytes: 0,
             forward_flops_per_token: 2 * products,
             backward_flops_per_token: 4 * products,
@@ -218,7 +222,7 @@ impl ModelSpec {
             activation_bytes_per_token: 8 + kept,
             cast_bytes: products * cast_of(precision),
             left_bytes_per_token: product.map_or(0, |e| (e + d) * narrow),
-            boundary_bytes_per_token: self.boundary_bytes(),
+            boundary_bytes_per_token: 4 * u64::from(self.stream_width(0)),
         }
     }
 
@@ -229,13 +233,20 @@ impl ModelSpec {
         let experts = self.decoder.as_ref().and_then(|decoder| decoder.experts_of(layer));
         let mixture = experts.map_or(Mixture::default(), |experts| Mixture::of(experts, d));
         let f = if experts.is_some() { 0 } else { f };
-        let products = 2 * d * q + 2 * d * kv + feed_forward_matrices * d * f;
+        // Values that attention and feed-forward part add, and those of bottlenecks.
+        let k = u64::from(self.subspace().unwrap_or(self.width));
+        let before = layer.checked_sub(1).and_then(|before| self.bottleneck_behind(before));
+        let bottlenecks = u64::from(before.unwrap_or(0) + self.bottleneck_behind(layer).unwrap_or(0));
+        let inner = (feed_forward_matrices - 1) * d * f;
+        let products = d * q + q * k + 2 * d * kv + inner + f * k + bottlenecks * d;
+        // The stream is composed before each norm.
+        let composed = 2 * self.composed();
         // Tokens that each token attends to.
         let window = self.decoder.as_ref().and_then(|decoder| decoder.window_of(layer));
         let seen = u64::from(window.map_or(sequence, |window| window.min(sequence)));
         let ways = u64::from(self.shard.ways());
         // Scores and the weighted sum of values: a multiply-add for each channel and earlier token, twice.
-        let forward = (2 * products + 4 * seen * q) / ways + 2 * mixture.multiplications;
+        let forward = (2 * products + 4 * seen * q) / ways + 2 * mixture.multiplications + composed;
         // In compute precision: the outputs of both norms, and of a share queries, keys, values, the output
         // of attention, and inside the feed-forward part the input and output of each element-wise operation.
         let narrow = 2 * d + (2 * q + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways + mixture.narrow;
@@ -251,20 +262,21 @@ impl ModelSpec {
         // Inputs of products are the norms' outputs, and of a share the output of attention and the inside of
         // the feed-forward part. Outputs are the two additions to the stream, and of a share queries, keys
         // and values, and the inside of the feed-forward part before its operations.
-        let left = 4 * d + (2 * q + 2 * kv + feed_forward_matrices * f) / ways;
+        let left = 2 * (d + k) + bottlenecks + (2 * q + 2 * kv + feed_forward_matrices * f) / ways;
         BlockCost {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),
             frozen_bytes: 0,
             tied_frozen_bytes: 0,
+            fixed_bytes: 4 * self.fixed_count(),
             decoded_bytes: 0,
             forward_flops_per_token: forward,
-            backward_flops_per_token: 2 * forward,
+            backward_flops_per_token: 2 * forward - composed,
             weight_flops_per_token: 2 * products / ways,
             activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
             cast_bytes: products / ways * cast_of(precision),
             left_bytes_per_token: left * bytes_of(precision),
-            boundary_bytes_per_token: self.boundary_bytes(),
+            boundary_bytes_per_token: 4 * u64::from(self.stream_width(layer + 1)),
         }
     }
 
@@ -278,8 +290,15 @@ impl ModelSpec {
             Some((Head::Replaced, _)) => (Some(d), 1),
             Some((Head::None, _)) => (Some(0), 0),
         };
-        let products = e.map_or(d * v, |e| e * (d + v));
-        let forward = 2 * products;
+        // A tied projection has a fixed part and a trained one.
+        let tied = self.subspace().map(u64::from).filter(|_| self.tied_embeddings);
+        let products = match (e, tied) {
+            (Some(e), _) => e * (d + v),
+            (None, Some(k)) => k * v,
+            (None, None) => d * v,
+        };
+        let fixed = self.composed() + tied.map_or(0, |k| 2 * d * (v + k));
+        let forward = 2 * products + fixed;
         // Its own product's output, and the norm's.
         let [own_wide, own_narrow] = e.map_or([0, 0], |e| [e, 2 * e]);
         let statistics = if self.kind.is_decoder() { 1 } else { 2 };
@@ -288,10 +307,11 @@ impl ModelSpec {
             parameters: self.parameters_in(self.head()),
             frozen_bytes: 0,
             tied_frozen_bytes: 0,
+            fixed_bytes: 4 * self.fixed_count(),
             decoded_bytes: 0,
             forward_flops_per_token: forward,
-            backward_flops_per_token: 2 * forward,
-            weight_flops_per_token: forward,
+            backward_flops_per_token: 2 * forward - fixed,
+            weight_flops_per_token: 2 * products,
             // The norm's input, statistics and output, the logarithms of the probabilities, the target's
             // index.
             activation_bytes_per_token: 4 * (d + statistics + v + own_wide)
@@ -304,9 +324,9 @@ impl ModelSpec {
         }
     }
 
-    /// The residual stream is f32 in either precision.
-    fn boundary_bytes(&self) -> u64 {
-        4 * u64::from(self.width)
+    /// Returns the FLOPs that compose a token's stream of its fixed part and that in the subspace.
+    fn composed(&self) -> u64 {
+        self.subspace().map_or(0, |k| 2 * u64::from(k) * u64::from(self.width))
     }
 
     fn parameters_in(&self, block: u32) -> u64 {

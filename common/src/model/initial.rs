@@ -34,6 +34,17 @@ pub fn draw_some(spec: &ModelSpec, seed: u64, wanted: impl Fn(&str) -> bool) -> 
                 // Adapters are not divided among a tensor group.
                 values.extend((0..count).map(|_| (uniform(&mut rng) * bound) as f32));
             }
+            Initial::Orthonormal => {
+                let [rows, columns] = [0, 1].map(|at| own.shape.get(at).copied().unwrap_or(1) as usize);
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                rng.set_stream(DIRECTIONS);
+                let (few, many) = (rows.min(columns), rows.max(columns));
+                let drawn = orthonormal(rng, few, many);
+                match rows <= columns {
+                    true => values.extend_from_slice(&drawn),
+                    false => values.extend((0..count).map(|at| drawn[at % few * many + at / few])),
+                }
+            }
             Initial::Normal { deviation } => {
                 let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 rng.set_stream(stream as u64);
@@ -52,6 +63,29 @@ pub fn draw_normal(seed: u64, count: usize) -> Vec<f32> {
     normal(ChaCha8Rng::seed_from_u64(seed)).take(count).map(|value| value as f32).collect()
 }
 
+/// Stream of [`Initial::Orthonormal`]: no tensor's index.
+const DIRECTIONS: u64 = u64::MAX;
+
+/// Draws orthonormal rows [rows, columns], for at most as many rows: Gram-Schmidt in f64, twice, so that rounding does not add up.
+pub(super) fn orthonormal(rng: ChaCha8Rng, rows: usize, columns: usize) -> Vec<f32> {
+    let mut drawn = normal(rng);
+    let mut basis: Vec<Vec<f64>> = Vec::with_capacity(rows);
+    while basis.len() < rows {
+        let mut row: Vec<f64> = drawn.by_ref().take(columns).collect();
+        for other in basis.iter().chain(&basis) {
+            let along = dot(&row, other);
+            row.iter_mut().zip(other).for_each(|(value, other)| *value -= along * other);
+        }
+        let length = dot(&row, &row).sqrt();
+        basis.push(row.into_iter().map(|value| value / length).collect());
+    }
+    basis.concat().into_iter().map(|value| value as f32).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// Returns a number in [-1, 1), of 53 bits.
 fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
@@ -59,7 +93,7 @@ fn uniform(rng: &mut ChaCha8Rng) -> f64 {
 
 /// Standard normal values by the polar method (Marsaglia & Bray 1964), which needs only arithmetic with
 /// unique IEEE 754 rounding, and a logarithm.
-fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {
+pub(super) fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {
     let mut pair = move || {
         loop {
             let (x, y) = (uniform(&mut rng), uniform(&mut rng));

@@ -15,6 +15,7 @@ mod products;
 mod shard;
 mod share;
 pub(crate) mod spec;
+mod stream;
 pub mod tiny;
 mod tuning;
 
@@ -31,4 +32,5 @@ pub use products::Product;
 pub use shard::{Cut, Shard};
 pub use share::SynchronisedLayout;
 pub use spec::{GPT2_NORM_EPSILON, ModelSpec};
+pub use stream::{FixedValues, Stream};
 pub use tuning::{Lora, Tuning, adapter_names, is_adapter, magnitude_name, module_of};

@@ -36,6 +36,8 @@ pub enum Initial {
         /// Standard deviation.
         deviation: f64,
     },
+    /// A matrix with orthonormal rows, or columns if those are fewer. All of one shape are equal, and those of the other are their transposes.
+    Orthonormal,
 }
 
 impl ParameterSpec {
@@ -106,7 +108,7 @@ pub(super) fn own_output(kind: ModelKind) -> &'static str {
 }
 
 /// Standard deviation of both families' weights (Radford et al. 2019).
-const DEVIATION: f64 = 0.02;
+pub(super) const DEVIATION: f64 = 0.02;
 
 /// A tensor with its block: 0 is the embedding, then the layers, then the head.
 pub(super) type InBlock = (u32, ParameterSpec);
@@ -128,28 +130,44 @@ fn gpt2(spec: &ModelSpec) -> Vec<InBlock> {
     // Every block adds to the residual stream twice; this preserves its variance (Radford et al. 2019,
     // section 2.3).
     let residual = DEVIATION / f64::from(2 * spec.layers).sqrt();
-    let embedding = [
-        matrix(GPT2_TOKENS, u64::from(spec.vocabulary), d, DEVIATION),
-        matrix("transformer.wpe.weight", u64::from(spec.context), d, DEVIATION),
-    ];
-    let mut list: Vec<InBlock> = embedding.map(|tensor| (0, tensor)).to_vec();
+    // Within a subspace, fewer values add as much to it, and trained parts of embeddings are beside fixed ones.
+    let subspace = spec.subspace().map(u64::from);
+    let k = subspace.unwrap_or(d);
+    let residual = residual * (d as f64 / k as f64).sqrt();
+    let embedding = |name: &str, rows: u32| {
+        let table = matrix(name, rows.into(), k, DEVIATION);
+        if subspace.is_some() { ParameterSpec { initial: Initial::Zeros, ..table } } else { table }
+    };
+    let embeddings =
+        [embedding(GPT2_TOKENS, spec.vocabulary), embedding("transformer.wpe.weight", spec.context)];
+    let mut list: Vec<InBlock> = embeddings.map(|tensor| (0, tensor)).to_vec();
+    let directions = |name: String, rows: u64, columns: u64| ParameterSpec {
+        initial: Initial::Orthonormal,
+        ..matrix(name, rows, columns, DEVIATION)
+    };
     for layer in 0..spec.layers {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        let before = layer.checked_sub(1).and_then(|before| spec.bottleneck_behind(before)).map(u64::from);
+        let decoder = before.map(|r| directions(name("bottleneck.decoder.weight"), r, d));
+        list.extend(decoder.map(|tensor| (layer + 1, tensor)));
         let tensors = [
             vector(name("ln_1.weight"), d, Initial::Ones),
             vector(name("ln_1.bias"), d, Initial::Zeros),
             matrix(name("attn.c_attn.weight"), d, 3 * d, DEVIATION).cut_in(1, 3),
             vector(name("attn.c_attn.bias"), 3 * d, Initial::Zeros).cut_in(0, 3),
-            matrix(name("attn.c_proj.weight"), d, d, residual).cut_along(0),
-            vector(name("attn.c_proj.bias"), d, Initial::Zeros),
+            matrix(name("attn.c_proj.weight"), d, k, residual).cut_along(0),
+            vector(name("attn.c_proj.bias"), k, Initial::Zeros),
             vector(name("ln_2.weight"), d, Initial::Ones),
             vector(name("ln_2.bias"), d, Initial::Zeros),
             matrix(name("mlp.c_fc.weight"), d, f, DEVIATION).cut_along(1),
             vector(name("mlp.c_fc.bias"), f, Initial::Zeros).cut_along(0),
-            matrix(name("mlp.c_proj.weight"), f, d, residual).cut_along(0),
-            vector(name("mlp.c_proj.bias"), d, Initial::Zeros),
+            matrix(name("mlp.c_proj.weight"), f, k, residual).cut_along(0),
+            vector(name("mlp.c_proj.bias"), k, Initial::Zeros),
         ];
         list.extend(tensors.map(|tensor| (layer + 1, tensor)));
+        let behind = spec.bottleneck_behind(layer).map(u64::from);
+        let encoder = behind.map(|r| directions(name("bottleneck.encoder.weight"), d, r));
+        list.extend(encoder.map(|tensor| (layer + 1, tensor)));
     }
     let norm = ["weight", "bias"].map(|part| format!("transformer.ln_f.{part}"));
     let starts = [Initial::Ones, Initial::Zeros];

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{ModelSpec, ParameterSpec, QueryNorm};
+use super::{ModelSpec, ParameterSpec, QueryNorm, Stream};
 use crate::config::ConfigError;
 
 /// Share of each layer.
@@ -96,6 +96,10 @@ impl ModelSpec {
         }
         if ways > 1 && self.decoder.as_ref().is_some_and(|of| of.experts.is_some()) {
             let reason = "a tensor group does not divide experts: take 1, and stages (parallel.stages)";
+            return refused(reason.to_owned());
+        }
+        if ways > 1 && self.stream != Stream::Full {
+            let reason = "a tensor group does not divide model.subspace or model.bottleneck: take 1, and stages (parallel.stages)";
             return refused(reason.to_owned());
         }
         if ways > 1 && self.encoder.is_some() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::parameters::{self, ParameterSpec};
-use super::{Classifier, Decoder, Encoder, Head, Shard, Tuning};
+use super::{Classifier, Decoder, Encoder, Head, Shard, Stream, Tuning};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
@@ -40,6 +40,8 @@ pub struct ModelSpec {
     pub decoder: Option<Arc<Decoder>>,
     /// Choices of an encoder; `None`: another family.
     pub encoder: Option<Arc<Encoder>>,
+    /// Form of the residual stream.
+    pub stream: Stream,
     /// Structure of an image classifier; fields that do not apply to it are 1.
     pub classifier: Option<Classifier>,
     /// The trained part; `None`: all parameters are trained.
@@ -80,6 +82,7 @@ impl ModelSpec {
             shard: Shard::WHOLE,
             decoder: None,
             encoder: None,
+            stream: Stream::Full,
             classifier: Some(classifier),
             tuning: None,
         })
@@ -118,6 +121,7 @@ impl ModelSpec {
             shard: Shard::WHOLE,
             decoder: Decoder::of(config).map(Arc::new),
             encoder,
+            stream: Stream::of(config),
             classifier: None,
             tuning: None,
         })

@@ -1,7 +1,9 @@
 //! Small models for tests of any crate.
 
 use super::ModelSpec;
-use crate::config::{ConfigError, DecoderConfig, EncoderConfig, ImageConfig, ModelConfig, ModelKind};
+use crate::config::{
+    BottleneckConfig, ConfigError, DecoderConfig, EncoderConfig, ImageConfig, ModelConfig, ModelKind,
+};
 
 /// Returns two layers, width 32, four heads, context 16, vocabulary 64.
 ///
@@ -12,7 +14,30 @@ pub fn tiny_gpt2() -> ModelSpec {
     valid(language_model(ModelKind::Gpt2, None))
 }
 
-/// Returns the same with two key heads and an untied output projection.
+/// Returns [`tiny_gpt2`] with a residual stream in a subspace of width 6.
+///
+/// # Panics
+/// Never: the configuration is valid.
+#[must_use]
+pub fn tiny_subspace(tied_embeddings: bool) -> ModelSpec {
+    let config = ModelConfig { subspace: Some(6), ..tiny(ModelKind::Gpt2, None) };
+    let config = ModelConfig { tied_embeddings: Some(tied_embeddings), ..config };
+    valid(ModelSpec::resolve(&config, VOCABULARY))
+}
+
+/// Returns [`tiny_gpt2`] with three layers, a bottleneck of width 6 behind the second, and an untied output projection.
+///
+/// # Panics
+/// Never: the configuration is valid.
+#[must_use]
+pub fn tiny_bottleneck() -> ModelSpec {
+    let bottleneck = Some(BottleneckConfig { width: 6, behind: vec![2] });
+    let config = ModelConfig { layers: 3, bottleneck, ..tiny(ModelKind::Gpt2, None) };
+    let config = ModelConfig { tied_embeddings: Some(false), ..config };
+    valid(ModelSpec::resolve(&config, VOCABULARY))
+}
+
+/// Returns a Llama of the sizes of [`tiny_gpt2`], with two key heads and an untied output projection.
 ///
 /// # Panics
 /// Never: the configuration is valid.

@@ -22,7 +22,7 @@ impl ParallelConfig {
 
 impl ModelSpec {
     /// Returns the parts of a replica's workers by rank, for sequences of `sequence` tokens: as configured,
-    /// or divided so that the largest stage has the least arithmetic, with the shares of its tensor group one
+    /// or divided so that the largest stage has the least arithmetic, at bottlenecks if there are any, with the shares of its tensor group one
     /// after another. Equal on all workers, as it depends on model and configuration only.
     ///
     /// `None`: too few blocks, or a stage would have nothing to train; or, with tensor groups, too few layers; or the shares cannot be equal.
@@ -63,6 +63,7 @@ impl ModelSpec {
         let work = |range: Range<u32>| before[range.end as usize] - before[range.start as usize];
         split(before.len() as u32 - 1, stages, |_, range| {
             let is_fit = !with_layers || !self.layers_in(&range).is_empty();
+            let is_fit = is_fit && self.is_cut_behind(range.end - 1);
             (is_fit && self.trains_in(range.clone())).then(|| work(range) as f64)
         })
     }
@@ -80,25 +81,17 @@ fn cut_by(blocks: &[u32]) -> Vec<Range<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{ModelConfig, ModelKind, ParallelConfig};
-    use crate::model::ModelSpec;
+    use crate::config::{BottleneckConfig, ModelConfig, ModelKind, ParallelConfig};
+    use crate::model::{ModelSpec, Stream};
 
     fn model(layers: u32) -> ModelSpec {
         let config = ModelConfig {
-            from: None,
-            kind: ModelKind::Gpt2,
             layers,
             width: 64,
             heads: 4,
-            kv_heads: None,
-            feed_forward_width: None,
             context: 32,
             vocabulary: Some(256),
-            tied_embeddings: None,
-            decoder: None,
-            encoder: None,
-            hidden: None,
-            channels: None,
+            ..ModelConfig::of(ModelKind::Gpt2)
         };
         ModelSpec::resolve(&config, 256).unwrap()
     }
@@ -120,6 +113,21 @@ mod tests {
         assert_eq!(chunks[0].len(), 2);
         assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((all[0].start, all[3].end), (0, 8));
+    }
+
+    /// Behind layers 2, 3 and 7 of eight; not the even cuts behind 4, or 2, 4 and 6.
+    #[test]
+    fn a_model_with_bottlenecks_is_cut_there_unless_it_is_written_otherwise() {
+        let bottleneck = BottleneckConfig { width: 8, behind: vec![2, 3, 7] };
+        let model = ModelSpec { stream: Stream::Bottlenecks(bottleneck.into()), ..model(8) };
+        let chunks = |parallel: &ParallelConfig| -> Option<Vec<_>> {
+            Some(model.parts(parallel, 32)?.into_iter().map(|part| part.chunks[0].clone()).collect())
+        };
+        assert_eq!(chunks(&parallel(2, 1)), Some(vec![0..4, 4..10]));
+        assert_eq!(chunks(&parallel(4, 1)), Some(vec![0..3, 3..4, 4..8, 8..10]));
+        assert_eq!(chunks(&parallel(5, 1)), None);
+        let written = ParallelConfig { blocks: vec![5, 5], ..parallel(2, 1) };
+        assert_eq!(chunks(&written), Some(vec![0..5, 5..10]));
     }
 
     #[test]

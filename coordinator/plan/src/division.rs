@@ -150,7 +150,7 @@ mod tests {
         config.parallel.boundary = longhaul_common::config::ValueFormat::Bf16;
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         let Divisions { whole, shared } = Divisions::of(&config, &spec);
-        let bytes = |division: &Division| division.work.boundary_bytes_per_token;
+        let bytes = |division: &Division| division.work.boundary_bytes_per_token(&(0..1));
         assert!(!shared.is_empty() && shared.iter().all(|other| bytes(other) == bytes(&whole)));
         assert_eq!(bytes(&whole), 2.0 * f64::from(spec.width));
     }

@@ -322,19 +322,28 @@ impl Costs for ReplicaCosts<'_> {
 
     fn sending_s(&self, from: u32, to: u32) -> f64 {
         let (link, sharing) = self.way(from, to);
-        boundary_bytes(self.work, self.tokens()) / link.bytes_per_s * f64::from(sharing)
+        self.sent_bytes(from, to) / link.bytes_per_s * f64::from(sharing)
     }
 
     /// Half a round trip, what a message takes, and what its sender holds back of it; and one round trip more where a packet of it is lost, which is sent again when those after
     /// it were heard of. That happens at random, and here it is its mean: where many micro-batches are under way it costs nothing, and where each is waited for all of it, as it should be, but what chance makes unequal costs more than its mean does.
     fn latency_s(&self, from: u32, to: u32) -> f64 {
         let (link, _) = self.way(from, to);
-        let held_back_s = held_back_s(link, boundary_bytes(self.work, self.tokens()));
+        let held_back_s = held_back_s(link, self.sent_bytes(from, to));
         link.round_trip_s * (0.5 + self.again(from, to)) + HANDED_ON_S + held_back_s
     }
 }
 
 impl ReplicaCosts<'_> {
+    /// Bytes of a micro-batch between two ranks; of several boundaries, the widest.
+    fn sent_bytes(&self, from: u32, to: u32) -> f64 {
+        let ranks = self.plan.pipeline.ranks;
+        let rank = |stage: usize| stage as u32 % ranks;
+        let is_between = |stage: usize| [(from, to), (to, from)].contains(&(rank(stage), rank(stage + 1)));
+        let stages = self.plan.stages.iter().enumerate().filter(|(stage, _)| is_between(*stage));
+        stages.map(|(_, blocks)| boundary_bytes(self.work, blocks, self.tokens())).fold(0.0, f64::max)
+    }
+
     /// How probable it is that a packet of what goes from one rank to another is lost.
     fn again(&self, from: u32, to: u32) -> f64 {
         let site = |rank: u32| self.plan.replicas[self.replica][rank as usize].site;
@@ -342,7 +351,7 @@ impl ReplicaCosts<'_> {
         if loss == 0.0 {
             return 0.0;
         }
-        let packets = (boundary_bytes(self.work, self.tokens()) / PACKET_BYTES).ceil();
+        let packets = (self.sent_bytes(from, to) / PACKET_BYTES).ceil();
         1.0 - (1.0 - loss).powf(packets)
     }
 }
@@ -359,9 +368,9 @@ pub(super) fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost
     work.blocks.get(stage.start as usize..stage.end as usize).unwrap_or_default()
 }
 
-/// What a micro-batch of so many tokens hands from one stage to the next.
-pub(super) fn boundary_bytes(work: &Workload, tokens: f64) -> f64 {
-    work.boundary_bytes_per_token * tokens * copies_sent(work)
+/// What a micro-batch of so many tokens hands from a stage to the next.
+pub(super) fn boundary_bytes(work: &Workload, stage: &Range<u32>, tokens: f64) -> f64 {
+    work.boundary_bytes_per_token(stage) * tokens * copies_sent(work)
 }
 
 /// Each member of a tensor group sends what it hands on to its like in the next one.

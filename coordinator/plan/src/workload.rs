@@ -1,5 +1,6 @@
 //! Work of a step of a run.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
@@ -27,8 +28,8 @@ pub struct Workload {
     pub batch: u32,
     /// Sequences in a micro-batch.
     pub micro_batch: u32,
-    /// Bytes in which the residual stream of a token, or its gradient, goes from one rank to the next.
-    pub boundary_bytes_per_token: f64,
+    /// Bytes of a value of the residual stream, or of its gradient, between ranks.
+    pub boundary_bytes_per_value: f64,
     /// Values of a token embedding that is the output projection as well; none: it is not.
     pub tied_values: u64,
     /// Bytes in which its gradient goes back to the rank that holds it.
@@ -83,7 +84,8 @@ impl Workload {
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         let boundary_bytes_per_value = boundary_bits(config.parallel.boundary) / 8.0;
         let tied_values = match spec.tied_embeddings {
-            true => u64::from(spec.vocabulary) * u64::from(spec.width),
+            // The trained part alone.
+            true => u64::from(spec.vocabulary) * u64::from(spec.subspace().unwrap_or(spec.width)),
             false => 0,
         };
         let members = config.parallel.tensor;
@@ -98,7 +100,7 @@ impl Workload {
             sequence: config.predictions_per_sample(),
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,
-            boundary_bytes_per_token: f64::from(spec.width) * boundary_bytes_per_value,
+            boundary_bytes_per_value,
             tied_values,
             tied_gradient_bytes: tied_values as f64 * boundary_bytes_per_value,
             exchange: Exchange::of(config, spec),
@@ -133,6 +135,25 @@ impl Workload {
         // Those with frozen parameters alone take part in no round.
         let trains = own.iter().any(|block| block.parameters > 0 || block.frozen_bytes == 0);
         trains && self.sums.as_ref().is_none_or(|sums| sums.layers(blocks) > 0)
+    }
+
+    /// Bytes of a token between a stage that ends with these blocks and the next one.
+    #[must_use]
+    pub fn boundary_bytes_per_token(&self, stage: &Range<u32>) -> f64 {
+        let last = stage.end.checked_sub(1).and_then(|block| self.blocks.get(block as usize));
+        // Costs are in f32.
+        last.map_or(0.0, |block| block.boundary_bytes_per_token as f64 / 4.0) * self.boundary_bytes_per_value
+    }
+
+    /// Blocks behind which least is sent, the head among them; empty: as much is sent behind each.
+    #[must_use]
+    pub fn narrow_ends(&self) -> BTreeSet<u32> {
+        let inner = self.blocks.split_last().map_or(&[][..], |(_, inner)| inner);
+        let least = inner.iter().map(|block| block.boundary_bytes_per_token).min();
+        let is_narrow = |block: &BlockCost| least.is_none_or(|least| block.boundary_bytes_per_token <= least);
+        let ends: BTreeSet<u32> =
+            (0..).zip(&self.blocks).filter(|(_, block)| is_narrow(block)).map(|(at, _)| at).collect();
+        if ends.len() == self.blocks.len() { BTreeSet::new() } else { ends }
     }
 
     /// Micro-batches of each of so many replicas.

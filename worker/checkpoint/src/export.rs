@@ -156,7 +156,7 @@ pub struct Exported {
 /// Writes a folder that `from_pretrained` loads. It appears once it is complete. `told` is called with the bytes of values written so far, and those of all.
 ///
 /// # Errors
-/// The folder exists and is not empty, or the disk refuses a file.
+/// transformers has no such model; the folder exists and is not empty; or the disk refuses a file.
 pub fn export(
     model: &WholeModel,
     into: &Path,
@@ -164,6 +164,7 @@ pub fn export(
     shard_bytes_max: u64,
     told: impl Fn(u64, u64),
 ) -> Result<Exported> {
+    model_config::check_is_of_transformers(&model.spec)?;
     let is_empty = std::fs::read_dir(into).map_or(true, |mut entries| entries.next().is_none());
     ensure!(is_empty, "{} is there and not empty: remove it, or name another folder", into.display());
     let partial = partial_of(into);
@@ -308,7 +309,7 @@ mod tests {
     use super::*;
     use crate::{BaseModel, ModelFiles};
     use longhaul_common::model::draw_parameters;
-    use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2};
+    use longhaul_common::model::tiny::{tiny_bottleneck, tiny_decoders, tiny_gpt2, tiny_subspace};
 
     fn model(spec: ModelSpec) -> WholeModel {
         let config = model_config::to_json(&spec);
@@ -318,6 +319,17 @@ mod tests {
         let companions = files.map(|(name, text)| (name.to_owned(), text.into_bytes().into()));
         let parameters = draw_parameters(&spec, 3);
         WholeModel { path: String::new(), spec, parameters, companions: companions.into_iter().collect() }
+    }
+
+    #[test]
+    fn a_model_that_transformers_does_not_have_is_refused() {
+        for (spec, key) in [(tiny_subspace(true), "model.subspace"), (tiny_bottleneck(), "model.bottleneck")]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let error = export(&model(spec), folder.path(), ExportType::F32, 4096, |_, _| {}).unwrap_err();
+            assert!(error.to_string().contains(&format!("no GPT-2 with {key}, so this model")), "{error}");
+            assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        }
     }
 
     #[test]

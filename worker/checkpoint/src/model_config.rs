@@ -1,14 +1,18 @@
 //! `config.json`: for language models in the format of the `transformers` library, for classifiers for people and scripts.
 
 use longhaul_common::checks::{DropoutPlace, NamedDropout};
-use longhaul_common::config::{ModelConfig, ModelKind};
-use longhaul_common::model::{Classifier, ModelSpec};
+use longhaul_common::config::{BottleneckConfig, ModelConfig, ModelKind};
+use longhaul_common::model::{Classifier, ModelSpec, Stream};
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::decoder_config::{self, Keys, Read, UnsupportedKey};
 use super::encoder_config;
 use super::{Companions, MODEL_CONFIG};
 use longhaul_common::model::GPT2_NORM_EPSILON;
+
+/// `model_type` of GPT-2 with a narrow residual stream, which transformers does not have.
+const NARROW_GPT2: &str = "longhaul_gpt2";
 
 /// Returns the model's description. Without begin and end tokens: the engine trains on text without any.
 pub(super) fn to_json(spec: &ModelSpec) -> Value {
@@ -26,26 +30,52 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
         (Some(decoder), _) => decoder_config::write(spec, decoder),
         (None, Some(encoder)) => encoder_config::write(spec, encoder),
         // Classifiers are described above.
-        (None, None) => json!({
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "activation_function": "gelu_new",
-            "attn_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "resid_pdrop": 0.0,
-            "bos_token_id": null,
-            "eos_token_id": null,
-            "layer_norm_epsilon": GPT2_NORM_EPSILON,
-            "n_embd": spec.width,
-            "n_head": spec.heads,
-            "n_inner": spec.feed_forward_width,
-            "n_layer": spec.layers,
-            "n_positions": spec.context,
-            "tie_word_embeddings": spec.tied_embeddings,
-            "torch_dtype": "float32",
-            "vocab_size": spec.vocabulary,
-        }),
+        (None, None) => of_gpt2(spec),
     }
+}
+
+fn of_gpt2(spec: &ModelSpec) -> Value {
+    let mut json = json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "bos_token_id": null,
+        "eos_token_id": null,
+        "layer_norm_epsilon": GPT2_NORM_EPSILON,
+        "n_embd": spec.width,
+        "n_head": spec.heads,
+        "n_inner": spec.feed_forward_width,
+        "n_layer": spec.layers,
+        "n_positions": spec.context,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "torch_dtype": "float32",
+        "vocab_size": spec.vocabulary,
+    });
+    let (key, value) = match &spec.stream {
+        Stream::Full => return json,
+        Stream::Subspace(width) => ("subspace", json!(width)),
+        Stream::Bottlenecks(of) => ("bottleneck", json!({ "width": of.width, "behind": of.behind })),
+    };
+    (json["architectures"], json["model_type"], json[key]) = (json!([]), NARROW_GPT2.into(), value);
+    json
+}
+
+/// Refuses a model that transformers does not have.
+///
+/// # Errors
+/// Names the key of `[model]`.
+pub(super) fn check_is_of_transformers(spec: &ModelSpec) -> anyhow::Result<()> {
+    let key = match spec.stream {
+        Stream::Full => return Ok(()),
+        Stream::Subspace(_) => "model.subspace",
+        Stream::Bottlenecks(_) => "model.bottleneck",
+    };
+    anyhow::bail!(
+        "transformers has no GPT-2 with {key}, so this model cannot be exported: `worker sample` and `worker evaluate` read the checkpoint itself"
+    )
 }
 
 /// Reports whether a description is of a classifier of images.
@@ -91,6 +121,7 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
     let config = match (json.as_object(), decoder_config::family(name)) {
         (Some(keys), Some(kind)) => decoder_config::read(keys, kind)?,
         (Some(keys), None) if name == "gpt2" => gpt2(keys)?,
+        (Some(keys), None) if name == NARROW_GPT2 => narrow_gpt2(keys)?,
         (Some(keys), None) if let Some(kind) = encoder_config::family(name) => {
             encoder_config::read(keys, kind)?
         }
@@ -115,7 +146,7 @@ pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
 pub(super) fn dropout_of(json: &Value) -> Result<Vec<NamedDropout>, UnsupportedKey> {
     use DropoutPlace::{Attention, Classifier, Hidden};
     let keys: &[(&'static str, f64, DropoutPlace)] = match json.get("model_type").and_then(Value::as_str) {
-        Some("gpt2") => {
+        Some("gpt2" | NARROW_GPT2) => {
             &[("attn_pdrop", 0.1, Attention), ("embd_pdrop", 0.1, Hidden), ("resid_pdrop", 0.1, Hidden)]
         }
         Some(name) if encoder_config::family(name).is_some() => {
@@ -164,6 +195,24 @@ const OF_GPT2: [&str; 14] = [
 
 fn gpt2(json: &Map<String, Value>) -> Read<ModelConfig> {
     let keys = Keys::new(json, "");
+    let config = gpt2_with(&keys)?;
+    keys.finish_model(&OF_GPT2)?;
+    Ok(config)
+}
+
+fn narrow_gpt2(json: &Map<String, Value>) -> Read<ModelConfig> {
+    let keys = Keys::new(json, "");
+    let bottleneck = |value: &Value| BottleneckConfig::deserialize(value).ok();
+    let config = ModelConfig {
+        subspace: keys.count("subspace")?,
+        bottleneck: keys.parsed("bottleneck", "an object with `width` and `behind`", bottleneck)?,
+        ..gpt2_with(&keys)?
+    };
+    keys.finish_model(&OF_GPT2)?;
+    Ok(config)
+}
+
+fn gpt2_with(keys: &Keys<'_>) -> Read<ModelConfig> {
     let number = |key: &'static str| keys.needed(key, keys.count(key)?);
     let supported: [(&'static str, &[Value]); 5] = [
         ("activation_function", &[json!("gelu_new"), json!("gelu_pytorch_tanh")]),
@@ -176,7 +225,7 @@ fn gpt2(json: &Map<String, Value>) -> Read<ModelConfig> {
         keys.expect(key, |value| values.contains(value), &format!("{} is supported", values[0]))?;
     }
     let width = number("n_embd")?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         layers: number("n_layer")?,
         width,
         heads: number("n_head")?,
@@ -185,21 +234,31 @@ fn gpt2(json: &Map<String, Value>) -> Read<ModelConfig> {
         vocabulary: Some(number("vocab_size")?),
         tied_embeddings: Some(keys.flag("tie_word_embeddings")?.unwrap_or(true)),
         ..ModelConfig::of(ModelKind::Gpt2)
-    };
-    keys.finish_model(&OF_GPT2)?;
-    Ok(config)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_common::model::tiny::{tiny_cnn, tiny_gpt2, tiny_llama, tiny_mlp};
+    use longhaul_common::model::tiny::{
+        tiny_bottleneck, tiny_cnn, tiny_gpt2, tiny_llama, tiny_mlp, tiny_subspace,
+    };
 
     #[test]
     fn a_description_leads_back_to_its_model() {
-        for spec in [tiny_gpt2(), tiny_llama()] {
+        for spec in [tiny_gpt2(), tiny_llama(), tiny_subspace(true), tiny_bottleneck()] {
             assert_eq!(from_json(&to_json(&spec)), Ok(spec));
         }
+        let mut plain = to_json(&tiny_subspace(false));
+        plain["model_type"] = json!("gpt2");
+        assert!(
+            from_json(&plain).unwrap_err().to_string().starts_with("subspace = 6: this key is not known")
+        );
+        plain["model_type"] = json!("longhaul_gpt2");
+        plain["subspace"] = json!(32);
+        assert!(
+            from_json(&plain).unwrap_err().to_string().contains("model.subspace = 32: must be at least 1")
+        );
         assert!(from_json(&json!({"model_type": "mamba"})).is_err());
         for (spec, kind) in [(tiny_mlp(), "mlp"), (tiny_cnn(), "cnn")] {
             let json = to_json(&spec);

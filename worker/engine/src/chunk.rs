@@ -9,9 +9,10 @@ use longhaul_common::model::ModelSpec;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::MicroBatch;
+use crate::evaluation::inputs;
 use crate::models::{
     Columns, Deferred, Documents, Dropout, Left, Model, Objective, Parameters, Pass, Products, Segments,
-    TensorGroup,
+    Subspace, TensorGroup,
 };
 
 /// Some blocks, and their tensors.
@@ -123,15 +124,22 @@ pub(super) struct PassData {
     pub documents: Option<Documents>,
     pub segments: Option<Segments>,
     pub dropout: Option<Dropout>,
+    /// Fixed part [B, T, D] of a residual stream in a subspace.
+    pub fixed: Option<Tensor>,
     /// Share of the micro-batch in the batch.
     pub share: f64,
 }
 
 impl PassData {
-    /// Returns that of a pass without dropout.
-    pub fn of(micro: &MicroBatch<'_>, device: Device) -> Result<Self, TchError> {
+    /// Returns that of a pass without dropout, of a model with this subspace, if any.
+    pub fn of(micro: &MicroBatch<'_>, subspace: Option<&Subspace>, device: Device) -> Result<Self, TchError> {
         let (documents, segments) = (micro.documents(device)?, micro.segments(device)?);
-        Ok(Self { documents, segments, ..Self::default() })
+        let fixed = |subspace: &Subspace| {
+            let tokens = inputs(micro, &micro.to_tensor(device)?)?; // [B, T]
+            subspace.fixed(&tokens, 0, documents.as_ref())
+        };
+        let fixed = subspace.map(fixed).transpose()?;
+        Ok(Self { documents, segments, fixed, ..Self::default() })
     }
 
     pub fn pass(&self) -> Pass<'_> {
@@ -139,6 +147,7 @@ impl PassData {
             documents: self.documents.as_ref(),
             segments: self.segments.as_ref(),
             dropout: self.dropout.as_ref(),
+            fixed: self.fixed.as_ref(),
             balance: self.share,
         }
     }
@@ -352,8 +361,8 @@ impl Chunk {
         match (part, targets) {
             (Part::Embedding, _) => self.model.embed(x, pass),
             (Part::Layer(at), _) => self.model.layer(at, x, pass),
-            (Part::Head, Some(targets)) => targets.loss(&self.model, x, pass),
-            (Part::Head, None) => Ok(x.shallow_clone()),
+            (Part::Head, Some(targets)) => targets.loss(&self.model, &self.model.before_head(x, pass)?, pass),
+            (Part::Head, None) => self.model.before_head(x, pass),
         }
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
                 let judged = tch::no_grad(|| {
                     let samples = micro.to_tensor(self.device)?;
                     if let Some(labels) = micro.labels(self.device)? {
-                        let data = PassData::of(&micro, self.device)?;
+                        let data = PassData::of(&micro, self.parameters.subspace(), self.device)?;
                         let x = model.forward_in(&inputs(&micro, &samples)?, data.pass())?; // [B, T, D]
                         let (loss, right) = model.judge_labels(&x, &labels)?;
                         return Ok((loss.f_double_value(&[])?, number(right)?));

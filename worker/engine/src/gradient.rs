@@ -127,7 +127,8 @@ impl Engine {
     /// Returns the data of the training passes of a micro-batch of a batch with a mean over `count` losses.
     pub(super) fn pass_data(&self, count: usize, micro: &MicroBatch<'_>) -> Result<PassData, EngineError> {
         let dropout = self.settings.dropout.of(micro.seeds());
-        Ok(PassData { dropout, share: micro.share(count), ..PassData::of(micro, self.device)? })
+        let data = PassData::of(micro, self.parameters.subspace(), self.device)?;
+        Ok(PassData { dropout, share: micro.share(count), ..data })
     }
 
     /// Returns the targets of a micro-batch of a batch with a mean over `count` losses.

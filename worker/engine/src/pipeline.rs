@@ -5,6 +5,7 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::model::ModelSpec;
@@ -165,7 +166,7 @@ struct Step<'a> {
 
 impl Stages for Step<'_> {
     fn shape(&self, task: Task) -> [i64; 3] {
-        self.engine.stream_shape(&self.micros[task.micro_batch as usize])
+        self.engine.stream_shape(task, &self.micros[task.micro_batch as usize])
     }
 
     fn forward(&mut self, task: Task, input: Option<Tensor>) -> Result<Option<Tensor>, EngineError> {
@@ -304,11 +305,11 @@ impl Engine {
                 tch::no_grad(|| {
                     let streamed = match rank.is_first_stage(task) {
                         true => None,
-                        false => Some(rank.pipe().receive(task, &self.stream_shape(micro))?),
+                        false => Some(rank.pipe().receive(task, &self.stream_shape(task, micro))?),
                     };
                     let input = self.input(micro, streamed)?;
                     let model = self.chunk(task)?.model();
-                    let data = PassData::of(micro, self.device)?;
+                    let data = PassData::of(micro, self.parameters.subspace(), self.device)?;
                     let x = model.forward_in(&input, data.pass())?; // [B, T, D]
                     match rank.is_last_stage(task) {
                         true => at_end(model, &x, micro),
@@ -320,9 +321,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the shape of a micro-batch's residual stream: [B, T, D].
-    fn stream_shape(&self, micro: &MicroBatch<'_>) -> [i64; 3] {
-        [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64)
+    /// Returns the shape of a task's input from another stage: a micro-batch's residual stream before its chunk, or the gradient of that behind it, [B, T, D]
+    /// for D values of a token.
+    fn stream_shape(&self, task: Task, micro: &MicroBatch<'_>) -> [i64; 3] {
+        let chunk = self.spec.chunks.get(task.chunk as usize);
+        let end = |chunk: &Range<u32>| if task.work == Work::Forward { chunk.start } else { chunk.end };
+        let width = self.spec.stream_width(chunk.map_or(0, end).saturating_sub(1));
+        [micro.sequences(), micro.length(), width as usize].map(|size| size as i64)
     }
 
     /// Returns the residual stream [B, T, D] of the stage before, if any, or tokens [B, T].

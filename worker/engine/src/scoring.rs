@@ -24,7 +24,7 @@ impl Engine {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
                 if let Some(labels) = micro.labels(self.device)? {
-                    let data = PassData::of(&micro, self.device)?;
+                    let data = PassData::of(&micro, self.parameters.subspace(), self.device)?;
                     let x = model.forward_in(&inputs(&micro, &tokens)?, data.pass())?; // [B, T, D]
                     return model.losses_of_labels(&x, &labels); // [B]
                 }

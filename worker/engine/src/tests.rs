@@ -11,6 +11,7 @@ mod documents;
 mod dropout;
 mod images;
 mod masked;
+mod narrow;
 mod objective;
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {

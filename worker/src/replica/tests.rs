@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use longhaul_common::config::{Differences, ValueFormat};
 use longhaul_common::id::{Generation, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::model::tiny::{tiny_bottleneck, tiny_llama, tiny_subspace};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use longhaul_common::plan::Member;
 use longhaul_engine::testing as pipeline_tests;
@@ -36,11 +38,13 @@ pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, V
 }
 
 /// The results of one engine with the whole model, and of three ranks with parts of it.
-async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [pipeline_tests::Trained; 2]) {
+async fn trained_whole_and_in_parts(
+    formats: BoundaryFormats,
+    spec: ModelSpec,
+) -> (Vec<Worker>, [pipeline_tests::Trained; 2]) {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
     let (ranks, pipes) = replica(&pipeline, formats);
     let spawned = tokio::task::spawn_blocking(move || {
-        let spec = longhaul_common::model::tiny::tiny_llama();
         let whole = pipeline_tests::trained(pipeline_tests::whole(&spec, 0.0));
         let pipes = pipes.into_iter().map(|pipe| Box::new(pipe) as Box<dyn Pipe>).collect();
         [whole, pipeline_tests::trained_through(pipes, &spec, &pipeline_tests::train_config(0.0), &pipeline)]
@@ -50,7 +54,7 @@ async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
-    let (ranks, [whole, in_parts]) = trained_whole_and_in_parts(BoundaryFormats::EXACT).await;
+    let (ranks, [whole, in_parts]) = trained_whole_and_in_parts(BoundaryFormats::EXACT, tiny_llama()).await;
     assert!(whole == in_parts);
     assert!(ranks.iter().all(|rank| rank.network.progress().heartbeat().traffic.wan_sent_bytes > 0));
 }
@@ -58,16 +62,19 @@ async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_talk_in_eight_bits_train_as_well() {
     let int8 = ValueFormat::Int8;
-    let formats = BoundaryFormats::of(int8);
-    let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats).await;
-    assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.02, "{in_parts} for {whole}");
+    // Lent embeddings of six columns, and messages of six or 32 values per token.
+    for spec in [tiny_llama(), tiny_subspace(true), tiny_bottleneck()] {
+        let formats = BoundaryFormats::of(int8);
+        let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats, spec).await;
+        assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.02, "{in_parts} for {whole}");
+    }
 }
 
 /// Three quarters of the gradients' values: the tiny model's boundary has 512.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
     let formats = BoundaryFormats { gradient_keep: 384, ..BoundaryFormats::of(ValueFormat::Int8) };
-    let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats).await;
+    let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats, tiny_llama()).await;
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.1, "{in_parts} for {whole}");
 }
 

@@ -83,20 +83,12 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
 /// One layer of width 64 with two feed-forward weights of 64 × 256; all other tensors are smaller.
 fn spec() -> ModelSpec {
     let config = ModelConfig {
-        from: None,
-        kind: ModelKind::Gpt2,
         layers: 1,
         width: 64,
         heads: 4,
-        kv_heads: None,
-        feed_forward_width: None,
         context: 8,
         vocabulary: Some(64),
-        tied_embeddings: None,
-        decoder: None,
-        encoder: None,
-        hidden: None,
-        channels: None,
+        ..ModelConfig::of(ModelKind::Gpt2)
     };
     ModelSpec::resolve(&config, 64).expect("the shape is one")
 }

@@ -4,7 +4,9 @@ pub mod transformers;
 
 use std::path::Path;
 
-use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
+use longhaul_common::config::{
+    BottleneckConfig, ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig,
+};
 use longhaul_common::model::{Initial, ModelSpec};
 use longhaul_engine::Batch;
 use longhaul_engine::models::{Model, Parameters};
@@ -17,15 +19,14 @@ const CONTEXT: usize = 16;
 const SEQUENCES: usize = 3;
 const IMAGE: ImageConfig =
     ImageConfig { channels: 3, height: 6, width: 7, classes: 5, shift: 0, flip: false };
-const KINDS: [ModelKind; 4] = [ModelKind::Gpt2, ModelKind::Llama, ModelKind::Mlp, ModelKind::Cnn];
 /// The stream of the first batch's tokens; training uses the following streams.
 const TOKEN_STREAM: i64 = 1000;
 
 struct Reference(Vec<u8>);
 
 impl Reference {
-    fn read(kind: ModelKind) -> Self {
-        let name = format!("{}.safetensors", kind.name());
+    fn read(name: &str) -> Self {
+        let name = format!("{name}.safetensors");
         Self(std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap())
     }
 
@@ -41,32 +42,30 @@ impl Reference {
     }
 }
 
-fn spec(kind: ModelKind) -> ModelSpec {
-    let unset = ModelConfig::of(kind);
-    let classifier = match kind {
-        ModelKind::Mlp => ModelConfig { hidden: Some(vec![16, 12]), ..unset },
-        ModelKind::Cnn => ModelConfig { channels: Some(vec![4, 6]), hidden: Some(vec![12]), ..unset },
-        _ => return ModelSpec::resolve(&language_model(kind), VOCABULARY).unwrap(),
-    };
-    ModelSpec::of_images(&classifier, &IMAGE).unwrap()
+/// The script's models, by their names.
+fn models() -> [(&'static str, ModelSpec); 5] {
+    let language = |config| ModelSpec::resolve(&config, VOCABULARY).unwrap();
+    let classifier = |config| ModelSpec::of_images(&config, &IMAGE).unwrap();
+    let (mlp, cnn) = (ModelConfig::of(ModelKind::Mlp), ModelConfig::of(ModelKind::Cnn));
+    let bottleneck = Some(BottleneckConfig { width: 12, behind: vec![1] });
+    [
+        ("gpt2", language(language_model(ModelKind::Gpt2))),
+        ("llama", language(language_model(ModelKind::Llama))),
+        ("mlp", classifier(ModelConfig { hidden: Some(vec![16, 12]), ..mlp })),
+        ("cnn", classifier(ModelConfig { channels: Some(vec![4, 6]), hidden: Some(vec![12]), ..cnn })),
+        ("bottleneck", language(ModelConfig { bottleneck, ..language_model(ModelKind::Gpt2) })),
+    ]
 }
 
 fn language_model(kind: ModelKind) -> ModelConfig {
     ModelConfig {
-        from: None,
-        kind,
         layers: 2,
         width: 32,
         heads: 4,
         kv_heads: (kind == ModelKind::Llama).then_some(2),
         feed_forward_width: Some(64),
         context: CONTEXT as u32,
-        vocabulary: None,
-        tied_embeddings: None,
-        decoder: None,
-        encoder: None,
-        hidden: None,
-        channels: None,
+        ..ModelConfig::of(kind)
     }
 }
 
@@ -154,35 +153,36 @@ fn distance(values: &[f32], reference: &[f32]) -> f64 {
 
 #[test]
 fn logits_are_those_of_pytorch() {
-    for kind in KINDS {
-        let (spec, reference) = (spec(kind), Reference::read(kind).values("logits"));
+    for (name, spec) in models() {
+        let reference = Reference::read(name).values("logits");
         let parameters = Parameters::new(&spec, &parameters(&spec), device()).unwrap();
         // bf16 has eight significant bits; the model is three products deep in each of two blocks.
         for (precision, tolerance) in [(Precision::F32, 2e-6), (Precision::Bf16, 3e-2)] {
             let model = Model::of_all(&spec, &parameters, precision).unwrap();
-            let logits = tch::no_grad(|| model.logits(&inputs(kind))).unwrap().to_kind(tch::Kind::Float);
+            let logits = tch::no_grad(|| model.logits(&inputs(spec.kind))).unwrap().to_kind(tch::Kind::Float);
             let off = distance(&Vec::try_from(logits.reshape([-1])).unwrap(), &reference);
-            assert!(off < tolerance, "{kind:?} in {precision:?}: {off}");
+            assert!(off < tolerance, "{name} in {precision:?}: {off}");
         }
     }
 }
 
 #[test]
 fn loss_and_gradients_are_those_of_pytorch() {
-    for kind in KINDS {
-        let (spec, reference) = (spec(kind), Reference::read(kind));
+    for (name, spec) in models() {
+        let reference = Reference::read(name);
         for (precision, tolerance) in [(Precision::F32, 5e-6), (Precision::Bf16, 5e-2)] {
             let mut gradient = Vec::new();
             let train = TrainConfig { precision, ..TrainConfig::default() };
-            let outcome = engine(&spec, &train).gradient(&batch(kind, TOKEN_STREAM), &mut gradient).unwrap();
+            let outcome =
+                engine(&spec, &train).gradient(&batch(spec.kind, TOKEN_STREAM), &mut gradient).unwrap();
             let off = distance(&[outcome.loss], &reference.values("loss"));
-            assert!(off < tolerance, "loss of {kind:?} in {precision:?}: {off}");
+            assert!(off < tolerance, "loss of {name} in {precision:?}: {off}");
             let mut start = 0;
             for parameter in spec.parameters() {
                 let part = &gradient[start..start + parameter.count() as usize];
                 start += part.len();
                 let off = distance(part, &reference.values(&format!("gradient/{}", parameter.name)));
-                assert!(off < tolerance, "{} in {precision:?}: {off}", parameter.name);
+                assert!(off < tolerance, "{name}, {} in {precision:?}: {off}", parameter.name);
             }
         }
     }
@@ -199,13 +199,15 @@ fn five_steps_of_training_end_where_pytorchs_do() {
         micro_batch: 2,
         ..TrainConfig::default()
     };
-    for kind in KINDS {
-        let (spec, reference) = (spec(kind), Reference::read(kind));
+    for (name, spec) in models() {
+        let reference = Reference::read(name);
         let mut engine = engine(&spec, &train);
         let losses: Vec<f32> = (0..5)
-            .map(|step| engine.train_step(step as u64, &batch(kind, TOKEN_STREAM + 1 + step)).unwrap().loss)
+            .map(|step| {
+                engine.train_step(step as u64, &batch(spec.kind, TOKEN_STREAM + 1 + step)).unwrap().loss
+            })
             .collect();
-        assert!(distance(&losses, &reference.values("losses")) < 1e-5, "{kind:?}: {losses:?}");
+        assert!(distance(&losses, &reference.values("losses")) < 1e-5, "{name}: {losses:?}");
         let mut trained = Vec::new();
         engine.parameters_to_host(&mut trained).unwrap();
         let before = parameters(&spec);
@@ -215,6 +217,6 @@ fn five_steps_of_training_end_where_pytorchs_do() {
         let norm =
             |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
         let off = norm(&mut ours.iter().zip(&theirs).map(|(a, b)| a - b)) / norm(&mut theirs.iter().copied());
-        assert!(off < 1e-4, "{kind:?} moved elsewhere: {off}");
+        assert!(off < 1e-4, "{name} moved elsewhere: {off}");
     }
 }

@@ -49,10 +49,12 @@ impl Groups {
 fn handed_on(work: &Workload, plan: &Plan) -> BTreeMap<(usize, usize), f64> {
     let mut bytes = BTreeMap::new();
     let Pipeline { micro_batches, chunks, ranks, .. } = plan.pipeline;
-    let step_bytes = boundary_bytes(work, work.micro_tokens(plan.replicas.len())) * f64::from(micro_batches);
+    let step_tokens = work.micro_tokens(plan.replicas.len()) * f64::from(micro_batches);
+    let step_bytes = |stage: &Range<u32>| boundary_bytes(work, stage, step_tokens);
     for replica in &plan.replicas {
         let site = |stage: u32| replica[(stage % ranks) as usize].site;
-        let between = (1..chunks * ranks).map(|stage| (pair(site(stage - 1), site(stage)), step_bytes));
+        let stages = (1..chunks * ranks).zip(&plan.stages);
+        let between = stages.map(|(next, stage)| (pair(site(next - 1), site(next)), step_bytes(stage)));
         let ends = (ranks > 1 && work.tied_values > 0)
             .then(|| (pair(site(0), site(ranks - 1)), tied_bytes(work) * copies_sent(work)));
         for ((a, b), more) in between.chain(ends).filter(|((a, b), _)| a != b) {

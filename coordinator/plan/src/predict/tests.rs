@@ -160,13 +160,29 @@ fn a_pipeline_hands_on_what_its_micro_batches_leave() {
     assert!(within.sync_s == 0.0 && within.memory_bytes.len() == 2);
 }
 
+/// A fortieth of the values within a subspace, and behind a bottleneck alone.
+#[test]
+fn of_a_narrow_stream_less_is_handed_on() {
+    let bytes = |model: &str, stages: &[u32]| {
+        let run = run_toml().lines("model", model);
+        let config = RunConfig::parse(&run.to_string()).unwrap();
+        let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
+        let across = predict(&topology(), &work, &plan(&[&[(0, 0), (1, 0)]], stages, 4)).unwrap();
+        across.links[0].pipeline_bytes / (4.0 * 4.0 * 128.0 * 8.125 / 8.0)
+    };
+    assert!(close(bytes("", &[4, 8]), 384.0));
+    assert!(close(bytes("subspace = 10", &[4, 8]), 10.0));
+    let bottleneck = "bottleneck = { width = 10, behind = [3] }";
+    assert!(close(bytes(bottleneck, &[4, 8]), 10.0) && close(bytes(bottleneck, &[3, 8]), 384.0));
+}
+
 /// One micro-batch goes there and its gradient comes back, each at the pace of 256 KiB in 40 ms, after which the norms are added.
 #[test]
 fn a_message_between_ranks_leaves_at_the_pace_of_its_window() {
     let across = plan(&[&[(0, 0), (1, 0)]], &[4, 8], 1);
     let work = workload("preset = \"dense\"");
     let alone = predict(&topology(), &work, &plan(&[&[(0, 0)]], &[8], 1)).unwrap().compute_s;
-    let bytes = work.boundary_bytes_per_token * 4.0 * 128.0;
+    let bytes = work.boundary_bytes_per_token(&(0..4)) * 4.0 * 128.0;
     let paced_s = |bytes: f64| held_back_s(topology().link(0, 1), bytes) + bytes / 12.5e6;
     let across_s = predict(&topology(), &work, &across).unwrap().compute_s;
     assert!(close(across_s, alone + 2.0 * (0.025 + 1.8e-3 + paced_s(bytes)) + 0.025), "{across_s}");

@@ -1,5 +1,6 @@
 //! Which blocks of a model each stage of a pipeline has.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use longhaul_common::memory::{Memory, PerMemory, StageBytes};
@@ -34,15 +35,20 @@ impl Cut<'_> {
             cuts.retain(|cut| cut.iter().all(|stage| self.work.may_be_stage(stage)));
             return cuts;
         }
-        // With as many micro-batches in flight as keep all ranks busy, or, where that does not fit, with one.
+        // With as many micro-batches in flight as keep all ranks busy, or, where that does not fit, with one; where least is sent, and anywhere.
         let in_flight = |rank: u32| (self.pipeline.ranks - rank).min(self.pipeline.micro_batches);
-        let cut = self.fastest(in_flight).or_else(|| self.fastest(|_| 1));
-        cut.into_iter().collect()
+        let fastest =
+            |ends: &BTreeSet<u32>| self.fastest(in_flight, ends).or_else(|| self.fastest(|_| 1, ends));
+        let narrow = Some(self.work.narrow_ends()).filter(|ends| !ends.is_empty());
+        let mut cuts: Vec<_> =
+            narrow.into_iter().chain([BTreeSet::new()]).filter_map(|ends| fastest(&ends)).collect();
+        cuts.dedup();
+        cuts
     }
 
     /// Blocks by stage, so that the slowest stage is as fast as it can be with the slowest and the smallest device of each rank, which keeps so many
-    /// micro-batches.
-    fn fastest(&self, kept: impl Fn(u32) -> u32) -> Option<Vec<Range<u32>>> {
+    /// micro-batches. Stages end with one of these blocks, or with any if there are none.
+    fn fastest(&self, kept: impl Fn(u32) -> u32, ends: &BTreeSet<u32>) -> Option<Vec<Range<u32>>> {
         let Pipeline { ranks, chunks, .. } = *self.pipeline;
         let blocks = u32::try_from(self.work.blocks.len()).ok()?;
         let least: Vec<(f64, PerMemory)> =
@@ -54,7 +60,8 @@ impl Cut<'_> {
             let fits = |memory: Memory| {
                 room[memory].is_infinite() || self.needed(memory, &range, kept(rank)) <= room[memory]
             };
-            let may_be = self.work.may_be_stage(&range) && Memory::ALL.into_iter().all(fits);
+            let is_there = ends.is_empty() || ends.contains(&(range.end - 1));
+            let may_be = is_there && self.work.may_be_stage(&range) && Memory::ALL.into_iter().all(fits);
             may_be.then(|| self.flops(&range) / speed)
         })
     }
@@ -134,7 +141,8 @@ impl Cut<'_> {
         let ranks = self.pipeline.ranks as usize;
         let times: Vec<f64> =
             (0..).zip(stages).map(|(rank, range)| self.flops(range) / self.slowest(rank)).collect();
-        let ways: Vec<(f64, f64)> = (1..ranks).map(|rank| self.slowest_way(rank - 1, rank)).collect();
+        let ways: Vec<(f64, f64)> =
+            (1..ranks).map(|rank| self.slowest_way(rank - 1, rank, &stages[rank - 1])).collect();
         let period =
             times.iter().copied().chain(ways.iter().map(|(sending, _)| *sending)).fold(0.0, f64::max);
         let mut limits: Vec<u32> = (0..ranks)
@@ -163,11 +171,11 @@ impl Cut<'_> {
         limits
     }
 
-    /// Over all replicas: seconds for which a micro-batch occupies the link between two ranks, and its latency.
-    fn slowest_way(&self, from: usize, to: usize) -> (f64, f64) {
+    /// Over all replicas: seconds for which a micro-batch behind a stage occupies the link between two ranks, and its latency.
+    fn slowest_way(&self, from: usize, to: usize, stage: &Range<u32>) -> (f64, f64) {
         let ways = self.replicas.iter().map(|ranks| {
             let link = self.topology.link(ranks[from].site, ranks[to].site);
-            (boundary_bytes(self.work, self.tokens()) / link.bytes_per_s, link.round_trip_s / 2.0)
+            (boundary_bytes(self.work, stage, self.tokens()) / link.bytes_per_s, link.round_trip_s / 2.0)
         });
         ways.fold((0.0, 0.0), |(sending, latency), way| (way.0.max(sending), way.1.max(latency)))
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use longhaul_common::config::BottleneckConfig;
 use longhaul_common::model::ModelSpec;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -64,6 +65,25 @@ fn where_gradients_are_too_large_for_the_link_stages_lie_within_sites() {
     let (plan, prediction) = &choice.best;
     assert!(plan.pipeline.ranks > 1, "{plan:?}");
     assert!(prediction.links.iter().all(|load| load.sync_bytes == 0.0), "{prediction:?}");
+}
+
+/// Behind layer 22 of 46 rather than 23, over a slow link; not behind layer 18 over a fast one; all cuts are predicted in a small model.
+#[test]
+fn a_bottleneck_is_where_a_model_is_cut_if_the_link_is_slow() {
+    for (layers, behind, mbit, expected) in [(46, 22, 5.0, 23), (46, 18, 1e6, 24), (6, 2, 5.0, 3)] {
+        let bottleneck = BottleneckConfig { width: 8, behind: vec![behind] };
+        let mut config = config("preset = \"dense\"");
+        (config.model.layers, config.model.bottleneck) = (layers, Some(bottleneck));
+        let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
+        let small = 0.7 * fixed_bytes(&work, Memory::Machine) + 1e8;
+        let choice = choose(&topology(&[&[(1e11, small)], &[(1e11, small)]], mbit, 50.0), &work).unwrap();
+        let plan = &choice.best.0;
+        assert_eq!(
+            (plan.pipeline.ranks, plan.stages[0].end),
+            (2, expected),
+            "{layers} layers, {mbit} Mbit/s"
+        );
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Measures pipelines with the real binaries: schedules; the speed across an emulated WAN relative to no
-//! link; bytes and loss relative to boundaries in f32; and the planner's choice relative to other plans. One
+//! link; bytes and loss relative to boundaries in f32, and of boundaries of low rank; and the planner's choice relative to other plans. One
 //! JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` explains them.
 
+mod low_rank;
 mod plans;
 
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Args {
     #[command(flatten)]
     quick: Quick,
     /// Only these parts
-    #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary", "plans"])]
+    #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary", "plans", "low-rank"])]
     part: Vec<Section>,
     // Does not apply to schedules; the reference boundary is always measured.
     #[command(flatten)]
@@ -54,6 +55,8 @@ enum Section {
     Boundary,
     /// Seconds per step of several plans, and of the planner's choice
     Plans,
+    /// Loss, bytes and seconds per step of boundaries of low rank
+    LowRank,
 }
 
 /// Measures the requested parts.
@@ -71,6 +74,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.part.contains(&Section::Plans) {
         plans::compare(&args.only, repeats, steps)?;
+    }
+    if args.part.contains(&Section::LowRank) {
+        low_rank::compare(&args.only, steps, args.quick.choose(80, 480))?;
     }
     Ok(())
 }

@@ -27,6 +27,8 @@ pub struct Shape {
 /// A run with one thread per worker.
 pub struct Training<'a> {
     pub shape: Shape,
+    /// Further keys of `[model]`.
+    pub model: &'a str,
     /// Workers per site.
     pub sites: &'a [usize],
     /// Keys of `[sync]`.
@@ -81,7 +83,7 @@ pub fn cluster_config(
 impl<'a> Training<'a> {
     /// Creates a run in which only speed counts, with one replica per worker.
     pub fn new(shape: Shape, sites: &'a [usize], sync: &'a str, steps: u64, link: &'a LinkConfig) -> Self {
-        Self { shape, sites, sync, train: SPEED, copies: Copies::WHOLE, steps, link, seed: 1 }
+        Self { shape, model: "", sites, sync, train: SPEED, copies: Copies::WHOLE, steps, link, seed: 1 }
     }
 
     /// Starts the run, in a folder removed with it.
@@ -111,6 +113,7 @@ impl<'a> Training<'a> {
             .set("run.seed", self.seed)
             .gpt2(Gpt2 { layers, width, heads, context })
             .set("model.tied_embeddings", tied_embeddings)
+            .lines("model", self.model)
             .set("data.path", checkout::text())
             .batch(batch * workers)
             .set("train.micro_batch", micro_batch)

@@ -82,7 +82,7 @@ mod tests {
     use crate::models::{Model, Parameters};
     use crate::testing::test_device;
     use longhaul_common::model::draw_parameters;
-    use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
+    use longhaul_common::model::tiny::{tiny_bottleneck, tiny_gpt2, tiny_llama, tiny_subspace};
 
     const CONTEXT: usize = 16;
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_logits_of_each_position_are_those_of_the_whole_pass() {
-        for spec in [tiny_gpt2(), tiny_llama()] {
+        for spec in [tiny_gpt2(), tiny_subspace(true), tiny_bottleneck(), tiny_llama()] {
             // The sums are in another order: some bits of f32 differ, and of the eight of bf16.
             for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 3e-2)] {
                 let model = model(&spec, precision);

@@ -11,6 +11,7 @@ use super::cache::{Cache, Past};
 use super::dropout::Site;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
+use super::subspace::Subspace;
 
 /// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation. Some neighbouring blocks of it, or all.
 #[derive(Debug)]
@@ -18,32 +19,40 @@ pub struct Gpt2 {
     embedding: Option<Embedding>,
     blocks: Vec<Block>,
     head: Option<Head>,
+    /// Of the residual stream; `None`: it is whole.
+    subspace: Option<Subspace>,
     products: Products,
 }
 
 #[derive(Debug)]
 struct Embedding {
-    tokens: Tensor,    // [V, D]
-    positions: Tensor, // [C, D]
+    tokens: Tensor,    // [V, D]; [V, k] in a subspace
+    positions: Tensor, // [C, D]; [C, k] in a subspace
 }
 
 #[derive(Debug)]
 struct Head {
     norm: Norm,
-    output: Matrix, // [V, D]
+    output: Matrix, // [V, D]; [V, k] if tied in a subspace
+    /// Whether it is the token embedding.
+    is_tied: bool,
 }
 
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
     attention_in: Conv1d,  // D → 3·H·E
-    attention_out: Conv1d, // H·E → D
+    attention_out: Conv1d, // H·E → D; → k in a subspace
     feed_forward_norm: Norm,
     feed_forward_in: Conv1d,  // D → F
-    feed_forward_out: Conv1d, // F → D
+    feed_forward_out: Conv1d, // F → D; → k in a subspace
     heads: i64,               // H, divided among a tensor group, like F
     head_width: i64,          // E
     attending: Attending,
+    /// Out of the bottleneck before it, and into the one behind it.
+    decoder: Option<Matrix>, // R → D
+    encoder: Option<Matrix>, // D → R
+    subspace: Option<Subspace>,
     products: Products,
 }
 
@@ -66,6 +75,7 @@ impl Gpt2 {
         parameters: &Parameters,
         products: Products,
     ) -> Self {
+        let subspace = parameters.subspace().map(Subspace::shallow_clone);
         Self {
             embedding: chunk.contains(&0).then(|| Embedding {
                 tokens: parameters.view("transformer.wte.weight"),
@@ -73,24 +83,34 @@ impl Gpt2 {
             }),
             blocks: spec
                 .layers_in(chunk)
-                .map(|layer| Block::new(spec, layer, parameters, &products))
+                .map(|layer| Block::new(spec, layer, parameters, (&products, subspace.as_ref())))
                 .collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(parameters, "transformer.ln_f"),
                 output: products.matrix(parameters, spec.output_projection()),
+                is_tied: spec.tied_embeddings,
             }),
+            subspace,
             products,
         }
     }
 
-    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream
-    /// [B, T, D] of the block before.
+    /// Returns the residual stream behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream of the block
+    /// before; [B, T, D] with the head.
     pub(super) fn hidden(
         &self,
         input: &Tensor,
         cache: Option<&Cache>,
         pass: Pass<'_>,
     ) -> Result<Tensor, TchError> {
+        let fixed = match (pass.fixed, &self.subspace) {
+            (None, Some(subspace)) if self.embedding.is_some() => {
+                let start = cache.map_or(0, Cache::len) as i64;
+                Some(subspace.fixed(input, start, pass.documents)?) // [B, T, D]
+            }
+            _ => None,
+        };
+        let pass = Pass { fixed: fixed.as_ref().or(pass.fixed), ..pass };
         let mut x = match self.embed(input, cache, pass) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
@@ -98,7 +118,12 @@ impl Gpt2 {
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(&x, cache.map(|cache| cache.layer(layer)), pass)?; // [B, T, D]
         }
-        Ok(x)
+        if self.head.is_some() { self.composed(&x, pass) } else { Ok(x) }
+    }
+
+    /// Returns the residual stream [B, T, D], for that between blocks.
+    pub(super) fn composed(&self, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        composed(self.subspace.as_ref(), x, pass)
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
@@ -118,8 +143,16 @@ impl Gpt2 {
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
     pub(super) fn logits(&self, x: &Tensor, pass: Pass<'_>) -> Option<Result<Tensor, TchError>> {
-        let Head { norm, output } = self.head.as_ref()?;
-        Some(norm.forward(x).and_then(|x| self.products.within(pass.dropout).linear(&x, output))) // [B, T, V]
+        let Head { norm, output, is_tied } = self.head.as_ref()?;
+        let products = self.products.within(pass.dropout);
+        let project = |x: Tensor| match self.subspace.as_ref().filter(|_| *is_tied) {
+            None => products.linear(&x, output),
+            Some(subspace) => {
+                let own = products.linear(&subspace.along(&x)?, output)?;
+                products.cast(&x)?.f_linear::<&Tensor>(&products.cast(subspace.tokens())?, None)?.f_add(&own)
+            }
+        };
+        Some(norm.forward(x).and_then(project)) // [B, T, V]
     }
 }
 
@@ -140,8 +173,15 @@ impl Embedding {
 }
 
 impl Block {
-    fn new(spec: &ModelSpec, layer: u32, parameters: &Parameters, products: &Products) -> Self {
+    fn new(
+        spec: &ModelSpec,
+        layer: u32,
+        parameters: &Parameters,
+        (products, subspace): (&Products, Option<&Subspace>),
+    ) -> Self {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        let half = |part: &str| products.matrix(parameters, &name(&format!("bottleneck.{part}.weight")));
+        let is_behind = |layer: u32| spec.bottleneck_behind(layer).is_some();
         Self {
             attention_norm: Norm::new(parameters, &name("ln_1")),
             attention_in: Conv1d::new(parameters, &name("attn.c_attn"), products),
@@ -158,16 +198,22 @@ impl Block {
                 layer,
                 first_head: spec.shard.first_of(spec.heads).into(),
             },
+            decoder: layer.checked_sub(1).is_some_and(is_behind).then(|| half("decoder")),
+            encoder: is_behind(layer).then(|| half("encoder")),
+            subspace: subspace.map(Subspace::shallow_clone),
             products: products.clone(),
         }
     }
 
     fn forward(&self, x: &Tensor, past: Option<Past<'_>>, pass: Pass<'_>) -> Result<Tensor, TchError> {
         let (products, layer) = (self.products.within(pass.dropout), self.attending.layer);
-        let added = self.attention(&self.attention_norm.forward(x)?, past, pass, &products)?;
-        let x = x.f_add(&pass.dropped(added, Site::Attention(layer))?)?; // [B, T, D]
-        let added = self.feed_forward(&self.feed_forward_norm.forward(&x)?, &products)?;
-        x.f_add(&pass.dropped(added, Site::FeedForward(layer))?) // [B, T, D]
+        let normed = |norm: &Norm, x: &Tensor| norm.forward(&composed(self.subspace.as_ref(), x, pass)?);
+        let x = through(self.decoder.as_ref(), x, &products)?; // [B, T, D]; [B, T, k] in a subspace
+        let added = self.attention(&normed(&self.attention_norm, &x)?, past, pass, &products)?;
+        let x = x.f_add(&pass.dropped(added, Site::Attention(layer))?)?;
+        let added = self.feed_forward(&normed(&self.feed_forward_norm, &x)?, &products)?;
+        let x = x.f_add(&pass.dropped(added, Site::FeedForward(layer))?)?;
+        through(self.encoder.as_ref(), &x, &products)
     }
 
     fn attention(
@@ -198,6 +244,20 @@ impl Block {
         let inner = self.feed_forward_in.forward(&x, products)?.f_gelu("tanh")?; // [B, T, F]
         self.feed_forward_out.forward_rows(&inner, products) // [B, T, D]
     }
+}
+
+/// Returns the residual stream [B, T, D], for its values between blocks: those in a subspace, or itself.
+fn composed(subspace: Option<&Subspace>, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
+    let missing = || TchError::Shape("a stream in a subspace needs its tokens".to_owned());
+    match subspace {
+        Some(subspace) => subspace.composed(x, pass.fixed.ok_or_else(missing)?),
+        None => Ok(x.shallow_clone()),
+    }
+}
+
+/// Returns the residual stream behind one half of a bottleneck, in f32.
+fn through(half: Option<&Matrix>, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+    half.map_or_else(|| Ok(x.shallow_clone()), |half| products.bare_conv1d(x, half)?.f_to_kind(Kind::Float))
 }
 
 impl Conv1d {

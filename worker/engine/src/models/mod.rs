@@ -20,6 +20,7 @@ mod precision;
 mod rotary;
 mod segments;
 mod sparse;
+mod subspace;
 mod tensor_group;
 
 use std::ops::Range;
@@ -45,6 +46,7 @@ pub(crate) use parameters::{views, views_of};
 pub(crate) use precision::Products;
 pub use segments::Segments;
 pub use sparse::{Layout, Selection, sparse_product};
+pub(crate) use subspace::Subspace;
 use tch::{Kind, Reduction, TchError, Tensor};
 pub use tensor_group::{MEMBERS_MAX, TensorGroup};
 
@@ -75,6 +77,8 @@ pub struct Pass<'a> {
     pub segments: Option<&'a Segments>,
     /// Dropout; `None`: without.
     pub dropout: Option<&'a Dropout>,
+    /// Fixed part [B, T, D] of a residual stream in a subspace; `None`: there is none, or it is that of the tokens.
+    pub fixed: Option<&'a Tensor>,
     /// Share of the loss that balances experts, whose gradient the backward pass adds.
     pub balance: f64,
 }
@@ -178,8 +182,8 @@ impl Model {
         self.cross_entropy(samples, Reduction::Mean)
     }
 
-    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] (int64), or the residual stream [B, T, D] of the
-    /// block before.
+    /// Returns the residual stream behind the last of these blocks, for their input: tokens [B, T] (int64), or the residual stream of the block before. It is
+    /// [B, T, D] behind the last layer with the head; between blocks `D` may be less ([`ModelSpec::stream_width`]).
     ///
     /// # Errors
     /// libtorch fails.
@@ -318,6 +322,17 @@ impl Model {
             Self::Cnn(model) => model.layer(at, x),
         };
         x.unwrap_or_else(|| Err(TchError::Shape(format!("fewer than {} layers are here", at + 1))))
+    }
+
+    /// Returns the input [B, T, D] of the head, for the residual stream behind the last layer.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub(crate) fn before_head(&self, x: &Tensor, pass: Pass<'_>) -> Result<Tensor, TchError> {
+        match self {
+            Self::Gpt2(model) => model.composed(x, pass),
+            Self::Decoder(_) | Self::Encoder(_) | Self::Mlp(_) | Self::Cnn(_) => Ok(x.shallow_clone()),
+        }
     }
 
     fn hidden(&self, input: &Tensor, cache: Option<&Cache>, pass: Pass<'_>) -> Result<Tensor, TchError> {

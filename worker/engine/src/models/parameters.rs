@@ -6,6 +6,7 @@ use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::frozen::{Frozen, FrozenWeights};
+use super::subspace::Subspace;
 use crate::host_tensor::host_tensor;
 
 /// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of [`ModelSpec::parameters`]: synchronisation, optimiser and
@@ -19,6 +20,8 @@ pub struct Parameters {
     borrowed: Option<(String, Tensor)>,
     /// Tensors that are not trained.
     frozen: FrozenWeights,
+    /// Fixed values of the residual stream.
+    subspace: Option<Subspace>,
 }
 
 impl Parameters {
@@ -51,12 +54,18 @@ impl Parameters {
             Ok::<_, TchError>((tensor.name, zeros.f_set_requires_grad(true)?))
         };
         let borrowed = spec.borrowed().map(borrow).transpose()?;
-        Ok(Self { flat, views, by_name, borrowed, frozen })
+        let subspace = Subspace::of(spec, device)?;
+        Ok(Self { flat, views, by_name, borrowed, frozen, subspace })
     }
 
     /// Returns the borrowed tensor ([`ModelSpec::borrowed`]), a leaf of autograd's graph: zero until its holder sends its values.
     pub fn borrowed(&self) -> Option<&Tensor> {
         self.borrowed.as_ref().map(|(_, tensor)| tensor)
+    }
+
+    /// Returns the fixed subspace of the residual stream, if it is in one.
+    pub(crate) fn subspace(&self) -> Option<&Subspace> {
+        self.subspace.as_ref()
     }
 
     /// Returns all values, `[P]`, outside autograd.

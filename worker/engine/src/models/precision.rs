@@ -161,6 +161,11 @@ impl Products {
         self.product(x, matrix, Some(bias), Layout::InFirst)
     }
 
+    /// Returns x·W for x [B, T, in], W [in, out].
+    pub(super) fn bare_conv1d(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
+        self.product(x, matrix, None, Layout::InFirst)
+    }
+
     /// Returns the product with a matrix, its adapter's, and the bias.
     fn product(
         &self,

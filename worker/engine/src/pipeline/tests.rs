@@ -1,7 +1,8 @@
 //! Ranks on threads against one engine that has the whole model.
 
 use longhaul_common::config::{SparseBackwardConfig, SparseMode, TrainConfig};
-use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
+use longhaul_common::model::Stream;
+use longhaul_common::model::tiny::{tiny_bottleneck, tiny_decoders, tiny_gpt2, tiny_llama, tiny_subspace};
 use longhaul_common::pipeline::PipelineSchedule;
 
 use super::*;
@@ -23,14 +24,20 @@ fn pipelines() -> [Pipeline; 4] {
 /// For sums in the same order, with and without recomputation.
 #[test]
 fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
-    let spec = tiny_llama();
-    let (losses, evaluated, parameters) = trained(whole(&spec, 0.0));
-    for (pipeline, recompute) in pipelines().iter().flat_map(|pipeline| [(pipeline, true), (pipeline, false)])
-    {
-        let train = TrainConfig { recompute, ..train_config(0.0) };
-        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, pipeline);
-        assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}, {recompute}");
-        assert!(own == parameters, "{pipeline:?}, {recompute}");
+    for spec in [tiny_llama(), tiny_subspace(false), tiny_bottleneck()] {
+        let (losses, evaluated, parameters) = trained(whole(&spec, 0.0));
+        // Of narrow streams, each pipeline once.
+        let cases = pipelines().into_iter().enumerate().flat_map(|(at, pipeline)| match spec.stream {
+            Stream::Full => vec![(pipeline.clone(), true), (pipeline, false)],
+            _ => vec![(pipeline, at % 2 == 0)],
+        });
+        for (pipeline, recompute) in cases {
+            let train = TrainConfig { recompute, ..train_config(0.0) };
+            let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, &pipeline);
+            let case = format!("{:?}, {pipeline:?}, {recompute}", spec.stream);
+            assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{case}");
+            assert!(own == parameters, "{case}");
+        }
     }
 }
 
@@ -64,11 +71,13 @@ fn a_pipeline_with_sparse_backward_passes_makes_the_same_bits_as_the_whole_model
 /// amplifies: to 1e-4 after 50 steps.
 #[test]
 fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does() {
-    let spec = tiny_gpt2();
-    let (losses, evaluated, parameters) = trained(whole(&spec, 0.5));
-    for pipeline in pipelines() {
+    for (spec, pipeline) in [tiny_gpt2(), tiny_subspace(true)]
+        .iter()
+        .flat_map(|spec| pipelines().map(|pipeline| (spec, pipeline)))
+    {
+        let (losses, evaluated, parameters) = trained(whole(spec, 0.5));
         let train = TrainConfig { recompute: true, ..train_config(0.5) };
-        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, &pipeline);
+        let (own_losses, own_evaluated, own) = trained_in_pipeline(spec, &train, &pipeline);
         let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * b.abs().max(1e-2);
         assert!(losses.iter().zip(&own_losses).all(|(a, b)| close(*a, *b)), "{pipeline:?}: {own_losses:?}");
         assert!(close(evaluated, own_evaluated), "{pipeline:?}: {own_evaluated} for {evaluated}");

@@ -88,20 +88,12 @@ mod tests {
 
     fn spec(width: u32, context: u32) -> ModelSpec {
         let config = ModelConfig {
-            from: None,
-            kind: ModelKind::Gpt2,
             layers: 1,
             width,
             heads: 2,
-            kv_heads: None,
-            feed_forward_width: None,
             context,
             vocabulary: Some(70),
-            tied_embeddings: None,
-            decoder: None,
-            encoder: None,
-            hidden: None,
-            channels: None,
+            ..ModelConfig::of(ModelKind::Gpt2)
         };
         ModelSpec::resolve(&config, 70).unwrap()
     }
