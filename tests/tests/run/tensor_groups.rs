@@ -25,6 +25,8 @@ pub(super) fn model_of(width: u32) -> ModelSpec {
         tied_embeddings: None,
         decoder: None,
         encoder: None,
+        subspace: None,
+        bottleneck: None,
         hidden: None,
         channels: None,
     };
