@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::check::range;
 use super::error::shown;
-use super::{Application, ConfigError, InnerRule, Precision, RunConfig, Source, SyncPreset, TrainConfig};
+use super::{
+    Application, ConfigError, InnerRule, LateRule, Precision, RunConfig, Source, SyncPreset, TrainConfig,
+};
 
 /// Optimiser of steps with gradients: local ones, and those with a round's mean gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +186,10 @@ impl RunConfig {
             }
             if is_free("sync.early_share") && sync.adapt {
                 sync.early_share = 0.0;
+            }
+            if is_free("sync.late") && sync.has_residual() {
+                // Changes that wait are not made again: decision 0106.
+                sync.late = LateRule::KeepUnsent;
             }
             if is_free("sync.groups") && sync.adapt && sync.every_max > sync.every {
                 let turns = u64::from(MUON_TURN_STEPS) / sync.every.max(1);
@@ -433,8 +439,8 @@ mod tests {
             assert_eq!((config.train.optimiser, config.sync.inner), (optimiser, inner), "{text}");
             assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
             let is_auto_with_muon = config.sync.preset == SyncPreset::Auto && inner == InnerRule::Muon;
-            let early = (config.sync.early_share, config.sync.groups);
-            assert_eq!(early == (0.0, 40), is_auto_with_muon, "{text}: {early:?}");
+            let early = (config.sync.early_share, config.sync.groups, config.sync.late);
+            assert_eq!(early == (0.0, 40, LateRule::KeepUnsent), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }

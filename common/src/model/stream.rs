@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(shape(&spec, name), Some(expected), "{name}");
         }
         assert_eq!(shape(&tiny_subspace(false), "lm_head.weight"), Some(vec![64, 32]));
-        let borrowed = spec.part(vec![2..4]).borrowed().unwrap();
+        let borrowed = spec.part(std::iter::once(2..4).collect()).borrowed().unwrap();
         assert_eq!(borrowed.shape, [64, 6], "the trained part alone is lent");
         assert!((0..3).all(|block| spec.stream_width(block) == 6));
     }
@@ -177,7 +177,10 @@ mod tests {
         let blocks = |name: &str| {
             (0..5)
                 .filter(|block| {
-                    spec.part(vec![*block..block + 1]).parameters().iter().any(|tensor| tensor.name == name)
+                    spec.part(std::iter::once(*block..block + 1).collect())
+                        .parameters()
+                        .iter()
+                        .any(|tensor| tensor.name == name)
                 })
                 .collect::<Vec<_>>()
         };
