@@ -93,7 +93,7 @@ const CASES: [Case; 7] = [
         name: "sparse_local",
         steps: 24,
         train: ADAMW,
-        sync: "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 0",
+        sync: "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 0\nresult = \"bundle\"",
         stored: &[0, 1, 5],
         bound: CODED,
         wrong: |run| run.sync.error_decay = 0.9,
