@@ -4,7 +4,9 @@ use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Application, InnerRule, Optimiser, Source, SyncConfig, TrainConfig, WithinSite};
+use crate::config::{
+    Application, InnerRule, LateRule, Optimiser, Source, SyncConfig, TrainConfig, WithinSite,
+};
 use crate::model::{Block, BlockCost};
 use crate::pipeline::Held;
 
@@ -106,7 +108,8 @@ fn exchanged_bytes(sync: &SyncConfig) -> f64 {
     let pairs =
         [keeps_residual, owns_residual, shares_moments, has_velocity].map(u8::from).iter().sum::<u8>();
     let frames = if is_gradient && !keeps_residual { FRAMES_BYTES } else { 0.0 };
-    EXCHANGED_BYTES + PAIR_BYTES * f64::from(pairs) + frames
+    let unsent = if sync.late == LateRule::KeepUnsent { VALUE_BYTES } else { 0.0 };
+    EXCHANGED_BYTES + PAIR_BYTES * f64::from(pairs) + frames + unsent
 }
 
 /// Returns the peak bytes of a GPU besides value and moments: in a step, or while it applies a mean
@@ -231,6 +234,19 @@ mod tests {
             let ratio = parameter_bytes(&SyncConfig::of(preset), &TrainConfig::default()).machine / measured;
             assert!((0.95..1.2).contains(&ratio), "{preset:?}: {ratio}");
         }
+    }
+
+    #[test]
+    fn unsent_changes_in_the_local_parameters_take_a_value_each() {
+        let bytes = |late| {
+            let sync = SyncConfig { late, ..SyncConfig::of(SyncPreset::Cocktail) };
+            parameter_bytes(&sync, &TrainConfig::default())
+        };
+        let (kept, lost) = (bytes(LateRule::KeepUnsent), bytes(LateRule::Keep));
+        assert_eq!(
+            (kept.machine - lost.machine, kept.host - lost.host, kept.gpu - lost.gpu),
+            (4.0, 4.0, 0.0)
+        );
     }
 
     /// The engine's peak, counted by hand; the rest is on the host, and the sum matches.

@@ -8,6 +8,7 @@ use super::check::range;
 use super::error::shown;
 use super::{
     Application, ConfigError, InnerRule, LateRule, Precision, RunConfig, Source, SyncPreset, TrainConfig,
+    Transform,
 };
 
 /// Optimiser of steps with gradients: local ones, and those with a round's mean gradient.
@@ -187,7 +188,7 @@ impl RunConfig {
             if is_free("sync.early_share") && sync.adapt {
                 sync.early_share = 0.0;
             }
-            if is_free("sync.late") && sync.has_residual() {
+            if is_free("sync.late") && sync.has_residual() && sync.transform == Transform::None {
                 // Changes that wait are not made again: decision 0106.
                 sync.late = LateRule::KeepUnsent;
             }

@@ -294,7 +294,7 @@ impl Encoder {
         values_start
     }
 
-    /// Appends the frame of checked values to `out`, and leaves in them what it does not carry.
+    /// Appends the frame of checked values to `out`, and leaves the unsent remainder in them.
     fn send_of(&mut self, seed: u64, values: &mut [f32], out: &mut Vec<u8>) {
         let values_start = self.write_frame(seed, values, out);
         self.subtract_sent(&out[values_start..], values);

@@ -41,9 +41,9 @@ impl Unsent {
         self.values.resize(layout.values as usize, 0.0);
         for (all, change) in change.iter_mut() {
             self.values[all.clone()].fill(0.0);
-            for (fragment, memory) in memories {
-                let range = layout.range(*fragment);
-                if is_within(&range, &all) {
+            for fragment in layout.touched_by(&all) {
+                let range = layout.range(fragment);
+                if let Some(memory) = memories.get(&fragment).filter(|_| is_within(&range, &all)) {
                     self.values[range].copy_from_slice(&memory.residual);
                 }
             }
