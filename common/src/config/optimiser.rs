@@ -132,6 +132,9 @@ impl Optimiser {
     }
 }
 
+/// Steps between two exchanges of a fragment under `auto`, where `every` is given: as in the preset.
+const TURN_STEPS: u64 = 8;
+
 /// Learning rate of Jordan et al. for matrices.
 const MUON_ORIGINAL_RATE: f64 = 0.02;
 /// More do not make the update more orthogonal.
@@ -165,7 +168,7 @@ pub(crate) fn given_keys(text: &str) -> BTreeSet<String> {
 }
 
 impl RunConfig {
-    /// Sets what follows from `sync.inner` and the optimiser unless it is given. One of them names Muon for both. The warm-up of `auto` learns AdamW's second
+    /// Sets what follows from `sync.inner`, the optimiser, and the steps between rounds of `auto`, unless it is given. One of them names Muon for both. The warm-up of `auto` learns AdamW's second
     /// moment, which Muon's matrices have not; and Muon's changes lose less by waiting for a turn than by fewer bits.
     pub(crate) fn with_optimiser(mut self, given: &BTreeSet<String>) -> Self {
         let is_free = |key: &str| !given.contains(key);
@@ -177,6 +180,18 @@ impl RunConfig {
             sync.inner = InnerRule::Adamw;
         } else if is_auto && *optimiser == Optimiser::Muon && is_free("sync.inner") {
             sync.inner = InnerRule::Muon;
+        }
+        if is_auto && sync.adapt {
+            if is_free("sync.every") {
+                sync.every = sync.every.min(sync.every_max).max(1);
+            }
+            if is_free("sync.groups") {
+                let turns = TURN_STEPS / sync.every.max(1);
+                sync.groups = sync.groups.max(u32::try_from(turns).unwrap_or(1));
+            }
+        }
+        if is_auto && is_free("sync.overlap") {
+            sync.overlap = sync.overlap.min(sync.every);
         }
         if is_auto && sync.inner == InnerRule::Muon {
             if is_free("sync.warmup_rounds") {
@@ -392,19 +407,20 @@ mod tests {
 
     #[test]
     fn turns_of_auto_with_muon_follow_the_steps_between_rounds() {
-        for (keys, groups, early_share) in [
-            ("", 40, 0.0),
-            ("every = 4", 10, 0.0),
-            ("every = 10", 5, 0.0),
-            ("every_max = 1", 5, 0.0),
-            ("groups = 3", 3, 0.0),
-            ("early_share = 0.1", 40, 0.1),
-            ("adapt = false", 5, 0.2),
+        for (keys, rounds, early_share, has_small_fragments) in [
+            ("", (4, 2, 10), 0.0, true),
+            ("every = 1", (1, 1, 40), 0.0, true),
+            ("every = 10", (10, 2, 4), 0.0, true),
+            ("every_max = 1", (1, 1, 8), 0.0, false),
+            ("groups = 3", (4, 2, 3), 0.0, false),
+            ("early_share = 0.1", (4, 2, 10), 0.1, true),
+            ("adapt = false", (4, 2, 2), 0.2, false),
         ] {
             let config = with(&format!("[train]\noptimiser = \"muon\"\n[sync]\n{keys}")).unwrap();
-            assert_eq!((config.sync.groups, config.sync.early_share), (groups, early_share), "{keys}");
-            let has_turns = groups > 5 || keys == "every = 10";
-            assert_eq!(config.sync.fragment_values == 8192, has_turns, "{keys}");
+            let sync = &config.sync;
+            assert_eq!((sync.every, sync.overlap, sync.groups), rounds, "{keys}");
+            assert_eq!(sync.early_share, early_share, "{keys}");
+            assert_eq!(sync.fragment_values == 8192, has_small_fragments, "{keys}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{keys}");
         }
     }
@@ -441,7 +457,7 @@ mod tests {
             assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
             let is_auto_with_muon = config.sync.preset == SyncPreset::Auto && inner == InnerRule::Muon;
             let early = (config.sync.early_share, config.sync.groups, config.sync.late);
-            assert_eq!(early == (0.0, 40, LateRule::KeepUnsent), is_auto_with_muon, "{text}: {early:?}");
+            assert_eq!(early == (0.0, 10, LateRule::KeepUnsent), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }

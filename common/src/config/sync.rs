@@ -310,11 +310,12 @@ impl SyncConfig {
         if self.adapt && self.opens_with_gradients() { MEASURED_EVERY } else { 1 }
     }
 
-    /// Returns τ for rounds `every` steps apart: a result due at the next contribution stays so for any
-    /// interval.
+    /// Returns τ for rounds `every` steps apart. A result due at the next contribution stays so for any interval.
+    /// Rounds that moved further apart than configured take all the time until the next contribution.
     #[must_use]
     pub fn overlap_at(&self, every: u64) -> u64 {
-        if self.overlap == self.every { every } else { self.overlap }
+        let until_next = self.overlap == self.every || self.adapt && every > self.every;
+        if until_next { every } else { self.overlap.min(every) }
     }
 
     /// Returns the bits per value of a round that wants at least so many: bounded by `bits_max`, or by twice

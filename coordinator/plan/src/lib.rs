@@ -31,7 +31,7 @@ pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use unfit::{NoPlan, Unfit};
 pub use whole_run::{PhaseTime, WholeRun, whole_run};
 pub use words::{outline, shape, why};
-pub use workload::{BITS_OF_A_TURN, Exchange, TURNS_OF_BUSY_CORES, Workload};
+pub use workload::{BITS_OF_A_TURN, Exchange, STEPS_OF_BUSY_CORES, Workload};
 pub use written::parallel_of;
 
 use std::ops::Range;

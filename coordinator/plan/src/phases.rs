@@ -183,8 +183,8 @@ mod tests {
         let [warmup, early, steady] = &phases[..] else { panic!("{phases:?}") };
         assert!((warmup.exchange.up_bits - 4.125).abs() < 0.01 && warmup.window_steps == 2.0);
         assert!(!warmup.exchange.overlaps && warmup.exchange.streams, "{warmup:?}");
-        // A fifth of the model in each round.
-        assert!((early.exchange.up_bits - 2.0 / 5.0).abs() < 0.01, "{early:?}");
+        // Half of the model every four steps.
+        assert!((early.exchange.up_bits - 2.0 / 8.0).abs() < 0.01, "{early:?}");
         assert!(steady.exchange.up_bits < early.exchange.up_bits && early.exchange.overlaps);
     }
 }

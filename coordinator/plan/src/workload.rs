@@ -75,8 +75,8 @@ pub struct Exchange {
 
 /// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
 pub const BITS_OF_A_TURN: f64 = 2.02;
-/// Fewest turns where no cores are idle: the codec's work on more of the model after each step would slow the next one down (`docs/decisions/0012-pace.md`).
-pub const TURNS_OF_BUSY_CORES: u32 = 5;
+/// Fewest steps between two exchanges of a fragment where no cores are idle: the codec's work would slow steps down (`docs/decisions/0012-pace.md`).
+pub const STEPS_OF_BUSY_CORES: u64 = 8;
 
 impl Workload {
     /// Work of a run with a vocabulary of this size.
@@ -174,7 +174,11 @@ impl Exchange {
         let (every, groups) = (sync.every as f64, f64::from(groups));
         let turns = every * groups;
         let follows = sync.adapt && sync.every_max > sync.every;
-        let turns_least = if follows { every * groups.min(f64::from(TURNS_OF_BUSY_CORES)) } else { turns };
+        let turns_least = if follows {
+            turns.min(every * STEPS_OF_BUSY_CORES.div_ceil(sync.every.max(1)) as f64)
+        } else {
+            turns
+        };
         let up = match sync.rank {
             _ if sync.adapt => sync.bits_min,
             0 if sync.selection == SelectionRule::Columns => {

@@ -33,7 +33,7 @@ mod tests {
             let run = RunToml::new("r").workers(2).steps(900).batch(4).lines("sync", sync);
             RunConfig::parse(&run.to_string()).unwrap()
         };
-        let auto = config("preset = \"auto\"\nevery_max = 7");
+        let auto = config("preset = \"auto\"\nevery = 1\ngroups = 5\nevery_max = 7");
         let own = auto.round_schedule();
         let later = |every, groups| own.changed_at(Round(300), Pace { every, groups });
         for good in [

@@ -115,7 +115,7 @@ fn bits_follow_the_link_that_has_least_room() {
         predict(&topology, &workload(""), &plan(&[&[(0, 0)], &[(1, 0)], &[(2, 0)]], &[8], 2)).unwrap();
     assert!(three.step_s > three.compute_s && three.sync_s <= three.compute_s * (1.0 + 1e-9), "{three:?}");
     // As many bits as the slow pair carries beside a step, and no fewer: the site that owns most sends half of the rest as contributions, and its own share as a mean.
-    let owned = largest_share((10_893_312.0f64 / 32_768.0).ceil(), 5.0, 3);
+    let owned = largest_share((10_893_312.0f64 / 32_768.0).ceil(), 2.0, 3);
     let more = ((1.0 - owned) / 2.0 + owned) / (2.0 / 3.0);
     assert!(close(three.links[0].sync_bytes * more, three.compute_s * 5e5), "{three:?}");
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster;
 
-use super::method::{self, Method};
+use super::method::Method;
 use super::session::Session;
 use super::{small, speed, watch};
 use crate::kit::clock::now;
@@ -33,9 +33,9 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
     let (steps, local_steps) = if session.quick { (60, 12) } else { (1000, 40) };
     for &rate in rates_mbit {
         let link = speed::link(rate)?;
-        for method in method::presets() {
-            if METHODS.contains(&method.name) && session.wants(method.name) {
-                let case = format!("{}, {steps} steps", speed::case_name(method.name, rate));
+        for method in session.methods() {
+            if METHODS.contains(&method.name) {
+                let case = format!("{}, {steps} steps", speed::case_name(&method.case_name(), rate));
                 let reserved = START_MAX + STEP_MAX * steps as u32;
                 session.case(BENCH, &case, reserved, |_| first(&method, &link, steps, local_steps))?;
             }

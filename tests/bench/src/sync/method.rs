@@ -8,6 +8,8 @@ pub struct Method {
     pub name: &'static str,
     /// Keys of `[sync]`.
     pub sync: String,
+    /// Those of them that are on trial.
+    pub on_trial: Option<String>,
     /// Keys of `[train]`.
     pub train: &'static str,
     /// Removes the warm-up where only the steady pace is measured.
@@ -29,6 +31,24 @@ pub struct Method {
 }
 
 impl Method {
+    /// Adds keys of `[sync]`, separated by semicolons.
+    pub fn on_trial(mut self, keys: &str) -> Self {
+        for key in keys.split(';') {
+            self.sync.push('\n');
+            self.sync.push_str(key.trim());
+        }
+        self.on_trial = Some(keys.to_owned());
+        self
+    }
+
+    /// Name in results.
+    pub fn case_name(&self) -> String {
+        match &self.on_trial {
+            Some(keys) => format!("{}: {keys}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
     /// Returns the keys of `[train]` of a small model.
     pub fn train(&self, learning_rate: f64) -> String {
         format!("{}\n{}", super::small::train(learning_rate), self.train)
@@ -71,8 +91,9 @@ const MUON_REFERENCE: &str = "dense with muon";
 /// Every reference.
 pub const REFERENCES: [&str; 2] = [REFERENCE, MUON_REFERENCE];
 
-/// Returns the reference of a method: `dense` with the same optimiser.
+/// Returns the reference of a method, by its name in results: `dense` with the same optimiser.
 pub fn reference(name: &str) -> &'static str {
+    let name = name.split(':').next().unwrap_or(name);
     let has_muon = presets().iter().any(|method| method.name == name && method.train == MUON);
     if has_muon { MUON_REFERENCE } else { REFERENCE }
 }
@@ -90,6 +111,7 @@ pub fn preset(preset: SyncPreset) -> Method {
     Method {
         name,
         sync: format!("preset = \"{name}\""),
+        on_trial: None,
         train: if preset == SyncPreset::Muloco { MUON } else { "" },
         steady: match warmup_rounds {
             0 => "warmup_share = 0.0".to_owned(),
@@ -161,7 +183,10 @@ mod tests {
 
     #[test]
     fn methods_are_compared_with_dense_of_their_optimiser() {
-        let with_muon = ["muloco", "auto with muon", "dense with muon"];
+        let on_trial = presets().remove(0).on_trial("bits_max = 1.0; groups = 3");
+        assert!(on_trial.sync.ends_with("\nbits_max = 1.0\ngroups = 3"), "{}", on_trial.sync);
+        assert_eq!(on_trial.case_name(), "auto: bits_max = 1.0; groups = 3");
+        let with_muon = ["muloco", "auto with muon", "auto with muon: groups = 3", "dense with muon"];
         assert!(with_muon.iter().all(|name| reference(name) == "dense with muon"));
         assert!(["auto", "dense", "dgc", "PyTorch DDP f32"].iter().all(|name| reference(name) == "dense"));
         assert!(REFERENCES.iter().all(|name| presets().iter().any(|method| method.name == *name)));

@@ -25,7 +25,7 @@ use longhaul_common::config::SyncPreset;
 use longhaul_tests::interrupt;
 
 use crate::kit::args::{Only, Quick};
-use session::Session;
+use session::{Selected, Session};
 
 /// Speed, quality and traffic of every synchronisation strategy
 #[derive(clap::Args)]
@@ -43,6 +43,9 @@ pub struct Args {
     /// Steps of the runs of `whole`. Default: 1500,6000; with `--quick` 300
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(60..))]
     steps: Option<Vec<u64>>,
+    /// Further keys of `[sync]` for the methods of `whole`, `speed` and `first`, on trial: `--sync "groups = 3; bits_max = 1.0"`. The case is named after them
+    #[arg(long, value_name = "KEYS")]
+    sync: Option<String>,
     /// Appends figures to this file and skips those in it, so that an interrupted run can continue
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
@@ -84,7 +87,8 @@ pub fn run(args: Args) -> Result<()> {
         return plot::draw(results, folder);
     }
     interrupt::watch()?;
-    let mut session = Session::start(args.results.as_deref(), args.only, args.quick.quick, args.hours)?;
+    let selected = Selected { only: args.only, on_trial: args.sync };
+    let mut session = Session::start(args.results.as_deref(), selected, args.quick.quick, args.hours)?;
     for part in args.part {
         match part {
             Section::Whole => {

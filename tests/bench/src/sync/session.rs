@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use longhaul_tests::interrupt;
 
 use super::book::Book;
+use super::method::{self, Method};
 use crate::kit::args::Only;
 use crate::kit::clock::now;
 use crate::kit::figures::{Figure, Line, figure};
@@ -19,11 +20,18 @@ const AROUND_A_CASE: Duration = Duration::from_secs(180);
 /// The line of a file that marks its cases as short.
 const RUN: (&str, &str, &str) = ("sync", "run", "quick");
 
+/// The user's selection of methods.
+pub struct Selected {
+    pub only: Only,
+    /// Further keys of `[sync]`.
+    pub on_trial: Option<String>,
+}
+
 /// Collects all results.
 pub struct Session {
     pub book: Book,
     pub quick: bool,
-    only: Only,
+    selected: Selected,
     began: Instant,
     total: Option<Duration>,
     /// Cases without a figure: no time was left for them, or they failed.
@@ -34,7 +42,12 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn start(results: Option<&Path>, only: Only, quick: bool, hours: Option<f64>) -> Result<Self> {
+    pub fn start(
+        results: Option<&Path>,
+        selected: Selected,
+        quick: bool,
+        hours: Option<f64>,
+    ) -> Result<Self> {
         let total = hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0)).transpose()?;
         let mut book = Book::open(results)?;
         // The same cases have other lengths and must not be mixed.
@@ -47,17 +60,26 @@ impl Session {
             book.add(RUN.0, RUN.1, &[figure(RUN.2, f64::from(u8::from(quick)), "")])?;
         }
         let (postponed, failed) = (Vec::new(), Vec::new());
-        Ok(Self { book, quick, only, began: now(), total, postponed, failed, python: None })
+        Ok(Self { book, quick, selected, began: now(), total, postponed, failed, python: None })
     }
 
     /// Returns the selection of methods.
     pub fn only(&self) -> &Only {
-        &self.only
+        &self.selected.only
     }
 
     /// Whether a method is selected.
     pub fn wants(&self, method: &str) -> bool {
-        self.only.wants(method)
+        self.selected.only.wants(method)
+    }
+
+    /// Returns the selected ones of our methods, with the keys on trial.
+    pub fn methods(&self) -> Vec<Method> {
+        let wanted = method::presets().into_iter().filter(|method| self.wants(method.name));
+        match &self.selected.on_trial {
+            Some(keys) => wanted.map(|method| method.on_trial(keys)).collect(),
+            None => wanted.collect(),
+        }
     }
 
     /// Measures a case that takes at most `limit`, unless it has been measured or no time is left. A failure
@@ -124,11 +146,15 @@ impl Session {
 mod tests {
     use super::*;
 
+    fn everything() -> Selected {
+        Selected { only: Only { only: None }, on_trial: None }
+    }
+
     #[test]
     fn short_cases_do_not_go_into_a_file_of_long_ones() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
-        let start = |quick| Session::start(Some(&path), Only { only: None }, quick, None);
+        let start = |quick| Session::start(Some(&path), everything(), quick, None);
         assert!(start(false).is_ok());
         assert!(start(false).is_ok());
         assert!(start(true).is_err());
@@ -138,7 +164,7 @@ mod tests {
     fn a_case_that_failed_is_told_and_tried_again_and_one_that_was_measured_is_not_measured_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
-        let start = || Session::start(Some(&path), Only { only: None }, true, None).unwrap();
+        let start = || Session::start(Some(&path), everything(), true, None).unwrap();
         let figure = || Ok(vec![figure("loss", 1.0, "nats")]);
         let mut session = start();
         session.case("b", "bad", Duration::ZERO, |_| anyhow::bail!("no")).unwrap();
@@ -152,7 +178,7 @@ mod tests {
 
     #[test]
     fn no_case_is_started_that_might_not_be_over_in_time() {
-        let mut session = Session::start(None, Only { only: None }, true, Some(0.1)).unwrap();
+        let mut session = Session::start(None, everything(), true, Some(0.1)).unwrap();
         session.case("b", "long", Duration::from_secs(400), |_| anyhow::bail!("it was started")).unwrap();
         assert_eq!(session.postponed, ["b: long"]);
         assert!(session.finish().is_ok());

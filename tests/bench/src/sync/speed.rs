@@ -57,14 +57,13 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
     for &rate in rates_mbit {
         let link = link(rate)?;
         let mut local = Local::default();
-        for method in method::presets().iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
-        {
-            let case = case_name(method.name, rate);
+        for method in session.methods() {
+            let case = case_name(&method.case_name(), rate);
             let lengths = Lengths::of(session, method.round, method.warmup_rounds);
             let repeats = if session.quick { 1 } else { method.repeats };
             session.case(BENCH, &case, lengths.limit * repeats, |_| {
                 let local_run = || gpt::local_of(2, lengths.local_steps, method.train);
-                local.beside(repeats, method.train, local_run, || ours(method, &[1, 1], &link, &lengths))
+                local.beside(repeats, method.train, local_run, || ours(&method, &[1, 1], &link, &lengths))
             })?;
         }
         let only = session.only().clone();

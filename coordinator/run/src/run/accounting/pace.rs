@@ -215,7 +215,9 @@ impl Run {
             let paced_from =
                 self.core.state.rounds.paced_from.map_or(schedule.warmup_rounds, |round| round.0);
             let rounds = through.0.saturating_sub(paced_from);
-            let verdict = Verdict { pace: self.core.present_pace(), wanted, waited, rounds };
+            let pace = self.core.present_pace();
+            let late = [pace, wanted].map(|pace| self.core.config.sync.overlap_at(pace.every));
+            let verdict = Verdict { pace, wanted, late, waited, rounds };
             let decided = self.accounting.watch.hysteresis.judge(verdict);
             self.accounting.watch.wanted =
                 decided.map(|pace| ProposedPace { pace, why: self.accounting.inputs(&measured, waited) });

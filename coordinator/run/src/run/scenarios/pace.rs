@@ -6,7 +6,7 @@ use longhaul_proto::control::message::{Heartbeat, Measured, TimeSpent};
 use super::*;
 
 /// Twenty steps, of which the first eight are the warm-up.
-const AUTO: &str = "preset = \"auto\"\nwarmup_rounds = 8\nwarmup_share = 0";
+const AUTO: &str = "preset = \"auto\"\nevery = 1\ngroups = 5\nwarmup_rounds = 8\nwarmup_share = 0";
 
 fn story_of(steps: u64, sync: &str) -> Story {
     Story::of(parsed(&run_toml().steps(steps).table("sync", sync).set("checkpoint.every_rounds", 0)))

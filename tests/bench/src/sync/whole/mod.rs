@@ -112,24 +112,24 @@ struct Local {
     theirs: Option<f64>,
 }
 
-/// Measures every preset and PyTorch's methods, over links of these rates, in runs of these steps, in the
-/// order given.
+/// Measures the selected methods, of ours and of PyTorch's, over links of these rates, in runs of these steps,
+/// in the order given.
 pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>) -> Result<()> {
     let steps = match steps {
         Some(steps) => steps,
         None if session.quick => &[STEPS_QUICK],
         None => &STEPS,
     };
+    let methods = session.methods();
     let mut local = Local::default();
     for &steps in steps {
-        for method in
-            method::presets().into_iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
-        {
+        for method in &methods {
             let limit_times = if method.name == "auto" { LIMIT_TIMES_AUTO } else { LIMIT_TIMES };
             for &rate_mbit in rates_mbit {
-                let case = Case { method: method.name, rate_mbit, steps, limit_times };
+                let name = method.case_name();
+                let case = Case { method: &name, rate_mbit, steps, limit_times };
                 if !case.is_hopeless(&session.book) {
-                    ours_case(session, &case, &method, &mut local)?;
+                    ours_case(session, &case, method, &mut local)?;
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use longhaul_common::config::SyncConfig;
 use longhaul_common::schedule::Pace;
-use longhaul_plan::{BITS_OF_A_TURN, TURNS_OF_BUSY_CORES};
+use longhaul_plan::{BITS_OF_A_TURN, STEPS_OF_BUSY_CORES};
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
@@ -15,25 +15,28 @@ const CORES_FOR_FEWER_TURNS: f64 = 1.0;
 /// Returns the pace at which all members can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest,
 /// with the most turns.
 ///
-/// A less frequent exchange, or a later result, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as configured where links allow it, in as few turns
-/// as leave two bits a value, and in fewer than [`TURNS_OF_BUSY_CORES`] where members also have cores for the codec's work. Otherwise results come later, and fewer turns make up for some of it: as few as leave two bits a value, and at
+/// A less frequent exchange, or a later result, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as configured where two bits a value arrive
+/// in time, in as few turns as allow it; a fragment is exchanged more often than every [`STEPS_OF_BUSY_CORES`] steps only where members have cores for the codec's work. Otherwise results come later, and fewer turns make up for some of it: as few as leave two bits a value, and at
 /// most as many as keep each fragment's exchanges about as frequent.
 ///
 /// Impossible measurements are ignored; without any others, the configured pace stays.
 pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace {
     let sound: Vec<Times> = members.iter().filter_map(|member| Times::of(member, sync)).collect();
-    if sound.iter().all(|times| times.fit_with_two_bits(configured)) {
+    let overlap = sync.overlap_at(configured.every);
+    if sound.iter().all(|times| times.fit_with_two_bits(configured, overlap)) {
         let can_spare = sound.iter().all(|times| times.spare_cores >= CORES_FOR_FEWER_TURNS);
-        let least = if can_spare { 1 } else { TURNS_OF_BUSY_CORES };
+        let least = if can_spare { 1 } else { STEPS_OF_BUSY_CORES.div_ceil(configured.every.max(1)) };
         let groups = match sound.is_empty() {
             true => configured.groups,
-            false => turns_needed(&sound, configured.every).max(least).min(configured.groups),
+            false => turns_needed(&sound, overlap).max(least as u32).min(configured.groups),
         };
         return Pace { groups, ..configured };
     }
     let needed = sound.iter().map(|times| times.steps_needed(configured, sync)).fold(1.0, f64::max);
     // Measurements may be arbitrary; a float that is too large becomes the largest integer.
-    let every = (needed.ceil() as u64).clamp(configured.every, sync.every_max.max(configured.every));
+    // Where results are due before the next contribution, rounds further apart are the way to more time.
+    let least = configured.every + u64::from(overlap < configured.every);
+    let every = (needed.ceil() as u64).max(least).min(sync.every_max.max(configured.every));
     if every == configured.every {
         return configured;
     }
@@ -42,9 +45,9 @@ pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace
     Pace { every, groups: turns_needed(&sound, every).min(as_often) }
 }
 
-/// Turns in which everybody can exchange the model with [`BITS_OF_A_TURN`], in rounds so many steps apart.
-fn turns_needed(members: &[Times], every: u64) -> u32 {
-    let turns = members.iter().map(|times| times.turns_needed(every)).fold(1.0, f64::max);
+/// Turns in which everybody can exchange the model with [`BITS_OF_A_TURN`], with results this late.
+fn turns_needed(members: &[Times], overlap: u64) -> u32 {
+    let turns = members.iter().map(|times| times.turns_needed(overlap)).fold(1.0, f64::max);
     // A float that is too large becomes the largest integer.
     turns.ceil() as u32
 }
@@ -72,9 +75,9 @@ impl Times {
     }
 
     /// Whether rounds as configured leave room for [`BITS_OF_A_TURN`], however little they leave besides.
-    fn fit_with_two_bits(&self, pace: Pace) -> bool {
+    fn fit_with_two_bits(&self, pace: Pace, overlap: u64) -> bool {
         let sending = BITS_OF_A_TURN * self.bit / f64::from(pace.groups);
-        self.latency + sending <= self.room * pace.every as f64
+        self.latency + sending <= self.room * overlap as f64
     }
 
     /// Steps between rounds.
@@ -92,9 +95,9 @@ impl Times {
         for_latency.max(for_bits)
     }
 
-    /// Turns in which the model is exchanged with [`BITS_OF_A_TURN`], in rounds so many steps apart.
-    fn turns_needed(&self, every: u64) -> f64 {
-        let left = self.room * every as f64 - self.latency;
+    /// Turns in which the model is exchanged with [`BITS_OF_A_TURN`], with results this late.
+    fn turns_needed(&self, overlap: u64) -> f64 {
+        let left = self.room * overlap as f64 - self.latency;
         let sending = BITS_OF_A_TURN * self.bit;
         if left > 0.0 { sending / left } else { f64::INFINITY }
     }
@@ -147,8 +150,24 @@ mod tests {
             assert_eq!(wanted.every, 1);
             wanted.groups
         };
-        assert_eq!([0.01, 0.1, 1.5, 3.0, 7.0, 9.0].map(|bit_s| groups(0.0, bit_s)), [5, 5, 8, 15, 35, 40]);
+        assert_eq!([0.01, 0.1, 1.5, 3.0, 7.0, 9.0].map(|bit_s| groups(0.0, bit_s)), [8, 8, 8, 15, 35, 40]);
         assert_eq!([0.01, 0.5, 3.0].map(|bit_s| groups(1.0, bit_s)), [1, 3, 15]);
+    }
+
+    /// As `auto` has it: 1.01 bits in 0.97·2·0.5 - 1.5·0.05 = 0.895 s.
+    #[test]
+    fn where_two_bits_do_not_arrive_in_time_results_come_with_the_next_contribution() {
+        let (sync, configured) = (SyncConfig::of(SyncPreset::Auto), Pace { every: 4, groups: 2 });
+        let pace = |spare_cores, round_trip_s, bit_s| {
+            let measured = Measured { step_s: 0.5, round_trip_s, bit_s, spare_cores };
+            let wanted = wanted(configured, &sync, &[measured]);
+            (wanted.every, wanted.groups, sync.overlap_at(wanted.every))
+        };
+        assert_eq!(pace(0.0, 0.05, 0.88), (4, 2, 2));
+        assert_eq!(pace(1.0, 0.05, 0.44), (4, 1, 2), "cores for half of the steps between exchanges");
+        assert_eq!(pace(0.0, 0.05, 0.89), (5, 1, 5), "1.8 s in five steps");
+        assert_eq!(pace(0.0, 0.05, 2.0), (5, 2, 5), "4 s in ten");
+        assert_eq!(pace(0.0, 2.0, 0.1), (8, 1, 8), "round trips of four steps");
     }
 
     /// 2.02 bits in 0.97·0.5 - 1.5·0.05 = 0.41 s.

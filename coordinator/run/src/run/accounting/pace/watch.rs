@@ -86,6 +86,8 @@ pub struct Verdict {
     pub pace: Pace,
     /// Pace by the measurements.
     pub wanted: Pace,
+    /// Steps by which results are late, at both.
+    pub late: [u64; 2],
     /// Share of its time that the least waiting member waited. `None`: unknown.
     pub waited: Option<f64>,
     /// Rounds since the pace changed, or the warm-up ended.
@@ -143,10 +145,10 @@ impl Hysteresis {
     }
 }
 
-/// Returns the direction in which the wanted pace differs enough from the present one. Steps decide, and turns where steps are about the same: fewer turns are
-/// no loss where rounds are further apart.
+/// Returns the direction in which the wanted pace differs enough from the present one. The time for a round decides, and turns where it is about the same:
+/// fewer turns are no loss where rounds are further apart.
 fn side_of(verdict: &Verdict) -> Option<Side> {
-    let Verdict { pace, wanted, waited, .. } = *verdict;
+    let Verdict { pace, wanted, late: [late, wanted_late], waited, .. } = *verdict;
     let side = |now: f64, wanted: f64| {
         let ratio = wanted / now.max(1.0);
         match ratio {
@@ -155,7 +157,7 @@ fn side_of(verdict: &Verdict) -> Option<Side> {
             _ => None,
         }
     };
-    match side(pace.every as f64, wanted.every as f64) {
+    match side(late as f64, wanted_late as f64) {
         Some(Side::Slower) if waited.is_some_and(|waited| waited < WAITED_MIN) => None,
         Some(side) => Some(side),
         None => side(f64::from(pace.groups), f64::from(wanted.groups)),
@@ -207,7 +209,8 @@ mod tests {
             let medians = self.window.medians(&[1, 2, 3].map(WorkerId));
             let wanted = rule::wanted(CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &medians);
             let rounds = round - self.changed;
-            let verdict = Verdict { pace: self.pace, wanted, waited: self.waited, rounds };
+            let late = [self.pace.every, wanted.every];
+            let verdict = Verdict { pace: self.pace, wanted, late, waited: self.waited, rounds };
             if let Some(pace) = self.hysteresis.judge(verdict) {
                 self.pace = pace;
                 self.changed = round;
