@@ -51,7 +51,7 @@ fn auto() -> SyncConfig {
         bits_min: 0.02,
         // Finer values gain nothing (decision 0012), and cost training time on a busy processor.
         bits_max: 2.1,
-        backlog_max: 16.0,
+        backlog_max: 4.0,
         // The bits of a contribution vary, and a backlog is sent at once; a value never seen in the warm-up
         // takes a long first step.
         norm_limit: 200.0,
