@@ -132,9 +132,6 @@ impl Optimiser {
     }
 }
 
-/// Steps between two exchanges of a fragment under `auto`, where `every` is given: as in the preset.
-const TURN_STEPS: u64 = 8;
-
 /// Learning rate of Jordan et al. for matrices.
 const MUON_ORIGINAL_RATE: f64 = 0.02;
 /// More do not make the update more orthogonal.
@@ -181,18 +178,7 @@ impl RunConfig {
         } else if is_auto && *optimiser == Optimiser::Muon && is_free("sync.inner") {
             sync.inner = InnerRule::Muon;
         }
-        if is_auto && sync.adapt {
-            if is_free("sync.every") {
-                sync.every = sync.every.min(sync.every_max).max(1);
-            }
-            if is_free("sync.groups") {
-                let turns = TURN_STEPS / sync.every.max(1);
-                sync.groups = sync.groups.max(u32::try_from(turns).unwrap_or(1));
-            }
-        }
-        if is_auto && is_free("sync.overlap") {
-            sync.overlap = sync.overlap.min(sync.every);
-        }
+        sync.follow_every(is_free);
         if is_auto && sync.inner == InnerRule::Muon {
             if is_free("sync.warmup_rounds") {
                 sync.warmup_rounds = 0;
@@ -418,9 +404,9 @@ mod tests {
         ] {
             let config = with(&format!("[train]\noptimiser = \"muon\"\n[sync]\n{keys}")).unwrap();
             let sync = &config.sync;
-            assert_eq!((sync.every, sync.overlap, sync.groups), rounds, "{keys}");
-            assert_eq!(sync.early_share, early_share, "{keys}");
-            assert_eq!(sync.fragment_values == 8192, has_small_fragments, "{keys}");
+            let pace = (sync.every, sync.overlap, sync.groups);
+            let paced = (pace, sync.early_share, sync.fragment_values == 8192);
+            assert_eq!(paced, (rounds, early_share, has_small_fragments), "{keys}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{keys}");
         }
     }

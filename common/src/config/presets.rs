@@ -26,6 +26,27 @@ impl SyncConfig {
     }
 }
 
+impl SyncConfig {
+    /// Sets the pace of `auto` where it is not given, from `every` and `every_max`: a fragment is exchanged as often as
+    /// in the preset.
+    pub(super) fn follow_every(&mut self, is_free: impl Fn(&str) -> bool) {
+        if self.preset != SyncPreset::Auto || self.source != Source::Delta {
+            return;
+        }
+        let preset = auto();
+        if self.adapt && is_free("sync.every") {
+            self.every = self.every.min(self.every_max).max(1);
+        }
+        if self.adapt && is_free("sync.groups") {
+            let turns = preset.every * u64::from(preset.groups) / self.every.max(1);
+            self.groups = self.groups.max(u32::try_from(turns).unwrap_or(1));
+        }
+        if is_free("sync.overlap") {
+            self.overlap = self.overlap.min(self.every);
+        }
+    }
+}
+
 /// Half of the model is exchanged every four steps and applied two steps later: a round costs a busy processor
 /// about as much for half of the model as for a fifth. Where two steps are too short for two bits a value, rounds are further
 /// apart, and results come with the next contribution (decision 0012).

@@ -19,7 +19,7 @@ mod whole;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use longhaul_common::config::SyncPreset;
 use longhaul_tests::interrupt;
@@ -86,6 +86,11 @@ pub fn run(args: Args) -> Result<()> {
     if let (Some(results), Some(folder)) = (&args.plot, &args.out) {
         return plot::draw(results, folder);
     }
+    let reads_trials = |part: &Section| matches!(part, Section::Whole | Section::Speed | Section::First);
+    ensure!(
+        args.sync.is_none() || args.part.iter().all(reads_trials),
+        "--sync is for the parts whole, speed and first: name them with --part"
+    );
     interrupt::watch()?;
     let selected = Selected { only: args.only, on_trial: args.sync };
     let mut session = Session::start(args.results.as_deref(), selected, args.quick.quick, args.hours)?;
