@@ -24,6 +24,9 @@ pub struct RoundSchedule {
     pub warmup_every: u64,
     /// Local steps per later round, up to the first of `changes`.
     pub every: u64,
+    /// Local steps between the contribution and the result of a round after the warm-up (τ), up to the first
+    /// of `changes`.
+    pub overlap: u64,
     /// Groups of fragments that take turns after the warm-up: each is due every `groups` rounds. At most the
     /// number of fragments.
     pub groups: u32,
@@ -32,7 +35,7 @@ pub struct RoundSchedule {
     pub exchanges: u32,
     /// Steps of the run: the last round is shortened to end with them.
     pub steps: u64,
-    /// Changes of `every` and `groups` after the warm-up.
+    /// Changes of `every`, `overlap` and `groups` after the warm-up.
     pub changes: Changes,
 }
 
@@ -40,6 +43,13 @@ pub struct RoundSchedule {
 const FRAGMENTS_OF_A_TURN: u32 = 4;
 /// Groups of any model with as many fragments.
 const TURNS_OF_FEW_FRAGMENTS: u32 = 5;
+
+/// Returns the most groups of so many fragments: no round is empty, and each of more than five groups has
+/// four fragments, so that their owners share a round's work.
+#[must_use]
+pub fn turns_max(fragments: u32) -> u32 {
+    (fragments / FRAGMENTS_OF_A_TURN).max(TURNS_OF_FEW_FRAGMENTS).min(fragments.max(1))
+}
 
 impl RoundSchedule {
     /// Returns the number of rounds of the run.
@@ -133,7 +143,8 @@ impl RoundSchedule {
         }
         self.changes.truncate(round);
         if self.changes.kept().is_empty() && round.0 == self.warmup_rounds {
-            return Self { every: pace.every, groups: pace.groups, ..self };
+            let Pace { overlap, groups, every } = pace;
+            return Self { every, overlap, groups, ..self };
         }
         // In an extended run a round begins before the pace leads to it.
         if pace != self.last_pace() || self.start_of(round) != step {
@@ -160,10 +171,13 @@ impl RoundSchedule {
         (round.0 > self.warmup_rounds).then_some(Self { changes, ..longer })
     }
 
-    /// Whether each change begins where the previous pace leads, or within a previous round that was the
+    /// Whether results are due by the next contribution, and each change begins where the previous pace leads, or within a previous round that was the
     /// run's last, and before the end.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
+        if self.overlap > self.every {
+            return false;
+        }
         let mut before = Self { changes: Changes::NONE, ..*self };
         self.changes.kept().iter().all(|change| {
             let is_known = before
@@ -177,7 +191,8 @@ impl RoundSchedule {
             let follows = steps.start < change.step && change.step <= steps.end;
             let is_oldest_known = before.changes == Changes::NONE && self.changes.cut_at().is_some();
             before.changes = before.changes.with(*change);
-            let has_steps = change.pace.every > 0 && change.pace.groups > 0 && change.step < self.steps;
+            let Pace { overlap, groups, every } = change.pace;
+            let has_steps = every > 0 && overlap <= every && groups > 0 && change.step < self.steps;
             has_steps && is_known && (follows || is_oldest_known)
         })
     }
@@ -220,11 +235,10 @@ impl RoundSchedule {
         stretches
     }
 
-    /// Returns the schedule for a model of `fragments`, with at most as many groups, so that no round is
-    /// empty; and more than five only if each has four fragments, so that their owners share a round's work.
+    /// Returns the schedule for a model of `fragments`, with at most [`turns_max`] groups.
     #[must_use]
     pub fn for_fragments(self, fragments: u32) -> Self {
-        let most = (fragments / FRAGMENTS_OF_A_TURN).max(TURNS_OF_FEW_FRAGMENTS).min(fragments.max(1));
+        let most = turns_max(fragments);
         let changes = self.changes.map(|pace| Pace { groups: pace.groups.min(most), ..pace });
         Self { groups: self.groups.min(most), changes, ..self }
     }
@@ -240,7 +254,7 @@ impl RoundSchedule {
 
     /// Returns the warm-up's end.
     fn first(&self) -> Change {
-        let pace = Pace { every: self.every, groups: self.groups };
+        let pace = Pace { overlap: self.overlap, groups: self.groups, every: self.every };
         Change { round: Round(self.warmup_rounds), step: self.warmup_steps(), pace }
     }
 
@@ -260,6 +274,7 @@ mod tests {
             warmup_rounds: 2,
             warmup_every: 3,
             every: 10,
+            overlap: 10,
             groups: 1,
             exchanges: 1,
             steps: 30,
@@ -275,6 +290,7 @@ mod tests {
             warmup_rounds: 1,
             warmup_every: 1,
             every: 1,
+            overlap: 1,
             groups: 3,
             exchanges: 1,
             steps: 6,
@@ -305,6 +321,7 @@ mod tests {
         warmup_rounds: 2,
         warmup_every: 1,
         every: 2,
+        overlap: 2,
         groups: 2,
         exchanges: 1,
         steps: 40,
@@ -312,7 +329,7 @@ mod tests {
     };
 
     fn pace(every: u64, groups: u32) -> Pace {
-        Pace { every, groups }
+        Pace { overlap: every, groups, every }
     }
 
     #[test]
@@ -326,7 +343,7 @@ mod tests {
         assert_eq!(again.changed_at(Round(5), pace(10, 1)), slower, "what was to come is not");
         assert_eq!(slower.changed_at(Round(9), pace(1, 1)), slower, "no steps are left");
         assert_eq!(slower.changed_at(Round(7), pace(10, 1)), slower, "nothing changes");
-        let after = RoundSchedule { every: 5, groups: 1, ..STEADY };
+        let after = RoundSchedule { every: 5, overlap: 5, groups: 1, ..STEADY };
         assert_eq!(STEADY.changed_at(Round(1), pace(5, 1)), after, "the warm-up stays as it is");
     }
 
@@ -400,11 +417,11 @@ mod tests {
             warmup_rounds in 0u64..9, warmup_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200, later in 0u64..9,
             changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..10),
         ) {
-            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, overlap: every, groups: 1, exchanges, steps, changes: Changes::NONE };
             let mut at = warmup_rounds;
             for (later, every, groups) in changes {
                 at += later * u64::from(exchanges);
-                schedule = schedule.changed_at(Round(at), Pace { every, groups });
+                schedule = schedule.changed_at(Round(at), pace(every, groups));
             }
             let rounds = Round(schedule.rounds());
             prop_assert_eq!(schedule.extended(rounds, steps), None);
@@ -418,7 +435,7 @@ mod tests {
                 prop_assert_eq!(extended.steps_of(round), schedule.steps_of(round));
             }
             // Later rounds may be abandoned again, and the run continue from its former end.
-            let slower = extended.changed_at(Round(rounds.0 + later * u64::from(exchanges)), Pace { every: every + 1, groups: 1 });
+            let slower = extended.changed_at(Round(rounds.0 + later * u64::from(exchanges)), pace(every + 1, 1));
             let again = slower.changed_at(rounds, slower.last_pace());
             prop_assert!(slower.is_consistent() && again.is_consistent());
             prop_assert_eq!(again.step_of(rounds), steps);
@@ -439,11 +456,11 @@ mod tests {
             warmup_rounds in 0u64..9, warmup_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400,
             changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..20),
         ) {
-            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, overlap: every, groups: 1, exchanges, steps, changes: Changes::NONE };
             let mut at = warmup_rounds;
             for (later, every, groups) in changes {
                 at += later * u64::from(exchanges);
-                schedule = schedule.changed_at(Round(at), Pace { every, groups });
+                schedule = schedule.changed_at(Round(at), pace(every, groups));
                 prop_assert!(schedule.is_consistent());
             }
             let known_from = schedule.changes.cut_at().map_or(0, |oldest| oldest.round.0);

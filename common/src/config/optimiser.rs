@@ -136,10 +136,8 @@ impl Optimiser {
 const MUON_ORIGINAL_RATE: f64 = 0.02;
 /// More do not make the update more orthogonal.
 const MUON_STEPS_MAX: u32 = 20;
-/// Most steps between two exchanges of a fragment by `auto` with Muon: two bits a value then fit a link of 0.05 bits a parameter and step (decision 0106).
-const MUON_TURN_STEPS: u32 = 40;
-/// Values of a fragment of `auto` with Muon, so that each of many turns has several, of different owners.
-const MUON_FRAGMENT_VALUES: u32 = 8192;
+/// Most steps between two exchanges of a fragment by `auto` with Muon: one bit a value then fits a link of 0.05 bits a parameter and step (decision 0106).
+const MUON_TURN_STEPS: u32 = 20;
 /// Below 1.
 const BETA_MAX: f64 = 1.0 - f64::EPSILON;
 
@@ -196,9 +194,6 @@ impl RunConfig {
             if is_free("sync.groups") && sync.adapt && sync.every_max > sync.every {
                 let turns = u64::from(MUON_TURN_STEPS) / sync.every.max(1);
                 sync.groups = sync.groups.max(u32::try_from(turns).unwrap_or(MUON_TURN_STEPS));
-                if is_free("sync.fragment_values") && is_free("sync.chunk") {
-                    sync.fragment_values = MUON_FRAGMENT_VALUES;
-                }
             }
         }
         if sync.source.is_gradient() && *optimiser == Optimiser::Muon {
@@ -393,20 +388,19 @@ mod tests {
 
     #[test]
     fn turns_of_auto_with_muon_follow_the_steps_between_rounds() {
-        for (keys, rounds, early_share, has_small_fragments) in [
-            ("", (4, 2, 10), 0.0, true),
-            ("every = 1", (1, 1, 40), 0.0, true),
-            ("every = 10", (10, 2, 4), 0.0, true),
-            ("every_max = 1", (1, 1, 8), 0.0, false),
-            ("groups = 3", (4, 2, 3), 0.0, false),
-            ("early_share = 0.1", (4, 2, 10), 0.1, true),
-            ("adapt = false", (4, 2, 2), 0.2, false),
+        for (keys, rounds, early_share) in [
+            ("", (4, 2, 5), 0.0),
+            ("every = 1", (1, 1, 20), 0.0),
+            ("every = 10", (10, 2, 2), 0.0),
+            ("every_max = 1", (1, 1, 8), 0.0),
+            ("groups = 3", (4, 2, 3), 0.0),
+            ("early_share = 0.1", (4, 2, 5), 0.1),
+            ("adapt = false", (4, 2, 2), 0.2),
         ] {
             let config = with(&format!("[train]\noptimiser = \"muon\"\n[sync]\n{keys}")).unwrap();
             let sync = &config.sync;
             let pace = (sync.every, sync.overlap, sync.groups);
-            let paced = (pace, sync.early_share, sync.fragment_values == 8192);
-            assert_eq!(paced, (rounds, early_share, has_small_fragments), "{keys}");
+            assert_eq!((pace, sync.early_share), (rounds, early_share), "{keys}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{keys}");
         }
     }
@@ -443,7 +437,7 @@ mod tests {
             assert_eq!(config.round_schedule().warmup_rounds, warmup, "{text}");
             let is_auto_with_muon = config.sync.preset == SyncPreset::Auto && inner == InnerRule::Muon;
             let early = (config.sync.early_share, config.sync.groups, config.sync.late);
-            assert_eq!(early == (0.0, 10, LateRule::KeepUnsent), is_auto_with_muon, "{text}: {early:?}");
+            assert_eq!(early == (0.0, 5, LateRule::KeepUnsent), is_auto_with_muon, "{text}: {early:?}");
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{text}");
         }
     }

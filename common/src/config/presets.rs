@@ -48,8 +48,8 @@ impl SyncConfig {
 }
 
 /// Half of the model is exchanged every four steps and applied two steps later: a round costs a busy processor
-/// about as much for half of the model as for a fifth. Where two steps are too short for two bits a value, rounds are further
-/// apart, and results come with the next contribution (decision 0012).
+/// about as much for half of the model as for a fifth. Where two steps are too short for some bits of a value, rounds are two steps
+/// apart or more, and results come with the next contribution (decision 0012).
 fn auto() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Auto,

@@ -101,6 +101,13 @@ impl RunConfig {
     pub fn reports_losses(&self) -> bool {
         self.privacy.as_ref().is_none_or(|privacy| privacy.report_loss)
     }
+
+    /// Returns the least steps between rounds whose pace follows the links. The budget of privacy is counted
+    /// in rounds as configured.
+    #[must_use]
+    pub fn closest_rounds(&self) -> u64 {
+        if self.privacy.is_some() { self.sync.every } else { self.sync.overlap.max(1) }
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +133,14 @@ mod tests {
         assert!(told.reports_losses());
         assert!(privacy.epsilon(1) > 0.0 && privacy.epsilon(1) < privacy.epsilon(2));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+    }
+
+    /// Rounds over a slow link are two steps apart otherwise.
+    #[test]
+    fn rounds_come_no_closer_than_the_budget_counts_them() {
+        let sync = "[sync]\npreset = \"sparse-local\"\nadapt = true";
+        let private = with(&format!("{sync}\n[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6")).unwrap();
+        assert_eq!((private.closest_rounds(), with(sync).unwrap().closest_rounds()), (15, 2));
     }
 
     #[test]

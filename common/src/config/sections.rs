@@ -468,8 +468,16 @@ impl RunConfig {
     /// Returns the schedule of rounds.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
-        let SyncConfig { warmup_rounds, warmup_share, warmup_share_max, warmup_every, every, groups, .. } =
-            self.sync;
+        let SyncConfig {
+            warmup_rounds,
+            warmup_share,
+            warmup_share_max,
+            warmup_every,
+            every,
+            overlap,
+            groups,
+            ..
+        } = self.sync;
         let rounds_of = |share: f64| ((share * self.run.steps as f64).ceil() as u64).div_ceil(warmup_every);
         let is_limited = self.model.from.is_some() && warmup_share_max < 1.0;
         let most = if is_limited { rounds_of(warmup_share_max).max(WARMUP_ROUNDS_MIN) } else { u64::MAX };
@@ -478,6 +486,7 @@ impl RunConfig {
             warmup_rounds,
             warmup_every,
             every,
+            overlap,
             groups,
             exchanges: self.sync.exchanges(),
             steps: self.run.steps,

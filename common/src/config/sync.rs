@@ -77,11 +77,11 @@ sync_keys! {
     preset: SyncPreset,
     /// Steps between rounds (H).
     every: u64,
-    /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` stays fixed too.
+    /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` and `overlap` stay fixed too.
     every_max: u64,
-    /// Groups of fragments that take turns, one per round; more than 5 only with four fragments each. Each is exchanged every `every`·`groups` steps. `adapt`: at most.
+    /// Groups of fragments that take turns, one per round; more than 5 only with four fragments each. Each is exchanged every `every`·`groups` steps. `adapt`: at most, or more where rounds are closer.
     groups: u32,
-    /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`.
+    /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`. `adapt`: where a slow link needs all the time between rounds, these are `overlap` steps apart, or as few more as it takes, and results are as late.
     overlap: u64,
     /// Gradients with `overlap`: take each gradient at the parameters expected after the pending mean, estimated from the member's own gradient.
     look_ahead: bool,
@@ -308,14 +308,6 @@ impl SyncConfig {
     #[must_use]
     pub fn measured_every(&self) -> u64 {
         if self.adapt && self.opens_with_gradients() { MEASURED_EVERY } else { 1 }
-    }
-
-    /// Returns τ for rounds `every` steps apart. A result due at the next contribution stays so for any interval.
-    /// Rounds that moved further apart than configured take all the time until the next contribution.
-    #[must_use]
-    pub fn overlap_at(&self, every: u64) -> u64 {
-        let until_next = self.overlap == self.every || self.adapt && every > self.every;
-        if until_next { every } else { self.overlap.min(every) }
     }
 
     /// Returns the bits per value of a round that wants at least so many: bounded by `bits_max`, or by twice

@@ -8,13 +8,25 @@ use crate::id::Round;
 /// is copied often, and sent to each member with each generation, so the number is small.
 pub const CHANGES_KEPT_MAX: usize = 16;
 
-/// Distance between rounds, and the share of the model in each.
+/// Lateness of results, the share of the model in each round, and the distance between rounds: in this order, as a slower link has later
+/// results first, and more turns next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pace {
-    /// Local steps per round.
-    pub every: u64,
+    /// Local steps between a round's contribution and its result (τ): at most `every`.
+    pub overlap: u64,
     /// Turns of the fragments: each is due every `groups` rounds.
     pub groups: u32,
+    /// Local steps per round.
+    pub every: u64,
+}
+
+impl Pace {
+    /// Returns the turns with which a fragment is exchanged about as often in rounds `every` steps apart.
+    #[must_use]
+    pub fn turns_as_often(self, every: u64) -> u32 {
+        let turns = u64::from(self.groups).saturating_mul(self.every).div_ceil(every.max(1));
+        u32::try_from(turns).unwrap_or(u32::MAX)
+    }
 }
 
 /// A pace, with its rounds up to the next change.
@@ -49,7 +61,7 @@ struct Listed {
 impl Changes {
     /// No changes.
     pub const NONE: Self = Self {
-        slots: [Change { round: Round(0), step: 0, pace: Pace { every: 0, groups: 0 } }; _],
+        slots: [Change { round: Round(0), step: 0, pace: Pace { overlap: 0, groups: 0, every: 0 } }; _],
         count: 0,
         is_cut: false,
     };
@@ -136,7 +148,7 @@ mod tests {
     use super::*;
 
     fn change(round: u64) -> Change {
-        Change { round: Round(round), step: 10 * round, pace: Pace { every: 10, groups: 1 } }
+        Change { round: Round(round), step: 10 * round, pace: Pace { overlap: 10, groups: 1, every: 10 } }
     }
 
     fn rounds(changes: &Changes) -> Vec<u64> {

@@ -96,7 +96,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
         coded: 1.0,
         up_bits: up / turns,
         down_bits: down / turns,
-        overlaps: !with_gradients && sync.overlap_at(sync.warmup_every) > 0,
+        overlaps: !with_gradients && sync.overlap > 0,
         streams: with_gradients
             && sync.transform == Transform::None
             && sync.selection != SelectionRule::Columns,

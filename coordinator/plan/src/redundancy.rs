@@ -101,6 +101,21 @@ mod tests {
     }
 
     #[test]
+    fn a_redundant_warmup_may_take_a_quarter_of_the_exchanged_one_longer() {
+        let longer_by = |mbit: u32| {
+            let both = over(mbit.into(), 2);
+            let warmup = &both.exchanged.phases[0];
+            let longer_s = both.redundant.seconds - both.exchanged.seconds;
+            (longer_s / (warmup.step_s * warmup.steps as f64), both.is_redundant())
+        };
+        let all: Vec<_> = (20..=120).step_by(4).map(longer_by).collect();
+        for (share, is_redundant) in &all {
+            assert_eq!(*is_redundant, *share < 0.25, "{all:?}");
+        }
+        assert!(all.iter().any(|(share, _)| (0.05..0.25).contains(share)), "{all:?}");
+    }
+
+    #[test]
     fn a_choice_tells_the_steps_of_both() {
         let slow = over(1.0, 2);
         let [exchanged, redundant] = [&slow.exchanged, &slow.redundant].map(|run| run.phases[0].step_s);

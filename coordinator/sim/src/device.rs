@@ -233,7 +233,7 @@ impl Device {
     fn overlap_after(&self, round: Round) -> u64 {
         let schedule = self.barrier.schedule();
         let is_plain = schedule.is_warmup(round) && self.config.sync.opens_with_gradients();
-        if is_plain { 0 } else { self.config.sync.overlap_at(schedule.pace_in(round).every) }
+        if is_plain { 0 } else { schedule.pace_in(round).overlap }
     }
 
     fn end_of(&self, round: Round) -> u64 {

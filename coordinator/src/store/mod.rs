@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use longhaul_run::{RoundSummary, RunState};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 24;
+const SCHEMA_VERSION: u64 = 25;
 /// Rounds with kept metrics: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 

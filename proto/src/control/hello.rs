@@ -137,7 +137,7 @@ mod tests {
         let bytes = hello(0x0102, "0.1.0").to_bytes();
         assert_eq!(bytes, b"lngh\x02\x01\x050.1.0");
         assert_eq!(hear(&bytes).await.unwrap(), hello(0x0102, "0.1.0"));
-        assert_eq!(Hello::ours().to_bytes()[..6], *b"lngh\x25\x00");
+        assert_eq!(Hello::ours().to_bytes()[..6], *b"lngh\x26\x00");
     }
 
     #[tokio::test]

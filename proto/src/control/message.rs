@@ -19,7 +19,7 @@ pub use super::report::{
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 37;
+pub const PROTOCOL_VERSION: u16 = 38;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];

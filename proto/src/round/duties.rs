@@ -189,6 +189,7 @@ mod tests {
                 warmup_rounds,
                 warmup_every: 1,
                 every: 1,
+                overlap: 1,
                 groups,
                 exchanges: 1,
                 steps: 9,

@@ -45,6 +45,8 @@ struct Watched {
     contributed_at: Duration,
     window: Duration,
     bits: f64,
+    /// Of the chain in effect.
+    own_bits: f64,
 }
 
 impl Adaptation {
@@ -155,11 +157,13 @@ impl Adaptation {
             true => WARMUP_STEPS,
             false => {
                 let until_next = schedule.steps_of(round.next()).count() as u64;
-                self.config.overlap_at(schedule.pace_in(round).every).min(until_next) as u32
+                schedule.pace_in(round).overlap.min(until_next) as u32
             }
         };
         let bits = self.bits(round);
-        self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps, bits });
+        let own_bits = self.chain.map_or(bits, |chain| chain.bits_per_value());
+        self.watched =
+            Some(Watched { round, contributed_at: now, window: self.step * steps, bits, own_bits });
     }
 
     /// Notes a complete round with this many bits per value in its results; returns the chain of the next one if it changed.
@@ -180,6 +184,7 @@ impl Adaptation {
             self.sent = Some((round, watched.bits));
             let changed = self.controller.observe(RoundTiming {
                 bits,
+                own_bits: watched.own_bits,
                 share: self.layouts.share_of(round),
                 taken,
                 window,
@@ -276,6 +281,7 @@ mod tests {
             warmup_rounds,
             warmup_every: 1,
             every,
+            overlap: every,
             groups,
             exchanges: 1,
             steps: 1500,
@@ -312,6 +318,7 @@ mod tests {
             warmup_rounds: 100,
             warmup_every: 1,
             every: 1,
+            overlap: 1,
             groups: 5,
             exchanges: 1,
             steps: 1500,

@@ -83,6 +83,7 @@ mod tests {
             warmup_rounds: 0,
             warmup_every: 1,
             every: 1,
+            overlap: 1,
             groups,
             exchanges: 1,
             steps: 99,

@@ -53,7 +53,16 @@ mod tests {
 
     fn schedule(every: u64, exchanges: u32) -> RoundSchedule {
         let changes = Changes::NONE;
-        RoundSchedule { warmup_rounds: 0, warmup_every: 1, every, groups: 1, exchanges, steps: 90, changes }
+        RoundSchedule {
+            warmup_rounds: 0,
+            warmup_every: 1,
+            every,
+            overlap: every,
+            groups: 1,
+            exchanges,
+            steps: 90,
+            changes,
+        }
     }
 
     #[test]

@@ -260,7 +260,7 @@ fn following_for_result(config: &RunConfig, running: &Running) -> Option<Round> 
     let (first, _) = running.results.completed.front()?;
     let is_told = running.device.entered && *first > running.replica.next_round();
     let is_plain = schedule.is_warmup(begun) && config.sync.opens_with_gradients();
-    let overlaps = !is_plain && config.sync.overlap_at(schedule.pace_in(begun).every) > 0;
+    let overlaps = !is_plain && schedule.pace_in(begun).overlap > 0;
     (is_told && overlaps).then(|| begun.next())
 }
 

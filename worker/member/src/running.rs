@@ -149,8 +149,8 @@ impl Running {
         let Self { rounds, codec, .. } = self;
         let schedule = schedule.for_fragments(rounds.layout.count());
         if schedule != rounds.schedule {
-            let Pace { every, groups } = schedule.last_pace();
-            tracing::info!(every, groups, "the schedule of rounds follows the measured links");
+            let Pace { overlap, groups, every } = schedule.last_pace();
+            tracing::info!(every, overlap, groups, "the schedule of rounds follows the measured links");
         }
         rounds.schedule = schedule;
         rounds.layouts = rounds.layouts.following(schedule);

@@ -288,8 +288,7 @@ impl Device<'_> {
         stretch.trained.clear();
         // With gradients, the warm-up is plain `dense`: an early model does not tolerate a delayed mean.
         let is_plain = is_warmup && self.config.sync.opens_with_gradients();
-        let every = stretch.schedule.pace_in(stretch.round).every;
-        let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(every) };
+        let overlap = if is_plain { 0 } else { stretch.schedule.pace_in(stretch.round).overlap };
         stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
         if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }

@@ -30,6 +30,7 @@ const SCHEDULE: RoundSchedule = RoundSchedule {
     warmup_rounds: 2,
     warmup_every: 1,
     every: 15,
+    overlap: 15,
     groups: 1,
     exchanges: 1,
     steps: 4500,
@@ -431,11 +432,11 @@ fn messages_are_the_golden_bytes() {
 /// Steps of 15, and of 20 from round 6 on, in two turns.
 #[test]
 fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
-    let schedule = SCHEDULE.changed_at(Round(6), Pace { every: 20, groups: 2 });
+    let schedule = SCHEDULE.changed_at(Round(6), Pace { overlap: 20, groups: 2, every: 20 });
     let bytes = postcard::to_allocvec(&schedule).unwrap();
-    assert_eq!(bytes, [2, 1, 15, 1, 1, 0x94, 0x23, 0, 1, 6, 62, 20, 2]);
+    assert_eq!(bytes, [2, 1, 15, 15, 1, 1, 0x94, 0x23, 0, 1, 6, 62, 20, 2, 20]);
     assert_eq!(postcard::from_bytes::<RoundSchedule>(&bytes).unwrap(), schedule);
-    let too_many = [&bytes[..8], &[17], &[6, 62, 20, 2].repeat(17)[..]].concat();
+    let too_many = [&bytes[..9], &[17], &[6, 62, 20, 2, 20].repeat(17)[..]].concat();
     assert!(postcard::from_bytes::<RoundSchedule>(&too_many).is_err());
 }
 

@@ -75,6 +75,7 @@ fn config() -> Config {
         warmup_rounds: 0,
         warmup_every: 1,
         every: 1,
+        overlap: 1,
         groups: 1,
         exchanges: 1,
         steps: 1000,

@@ -38,7 +38,7 @@ pub struct Python {
 /// Selection of cases by name.
 #[derive(Args, Clone)]
 pub struct Only {
-    /// Only cases whose names contain this
+    /// Only cases whose names contain this; `=NAME`: only the case of exactly this name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
 }
@@ -46,7 +46,10 @@ pub struct Only {
 impl Only {
     /// Whether the case of this name is selected.
     pub fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+        self.only.as_deref().is_none_or(|only| match only.strip_prefix('=') {
+            Some(name) => case == name,
+            None => case.contains(only),
+        })
     }
 }
 
@@ -59,5 +62,6 @@ mod tests {
         let only = |only: Option<&str>| Only { only: only.map(str::to_owned) };
         assert!(only(None).wants("dense") && only(Some("den")).wants("dense"));
         assert!(!only(Some("sparse")).wants("dense"));
+        assert!(only(Some("=auto")).wants("auto") && !only(Some("=auto")).wants("auto with muon"));
     }
 }

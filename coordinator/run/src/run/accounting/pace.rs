@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::schedule::{Pace, RoundSchedule};
+use longhaul_common::schedule::{Pace, RoundSchedule, turns_max};
 use longhaul_proto::control::message::Measured;
+use rule::Bounds;
 use serde::{Deserialize, Serialize};
 use watch::{Hysteresis, Verdict, WINDOW_ROUNDS, Window};
 
@@ -99,7 +100,7 @@ impl Accounting {
         if measured.is_empty() || measured.len() < members.len() && through < LAST_CALL {
             return None;
         }
-        let pace = rule::wanted(core.configured_pace(), &core.config.sync, &measured);
+        let pace = rule::wanted(core.bounds(), core.present_pace(), &core.config.sync, &measured);
         (pace != core.present_pace()).then(|| ProposedPace { pace, why: self.inputs(&measured, None) })
     }
 
@@ -147,8 +148,8 @@ impl Accounting {
         }
         self.follow_schedule(core, schedule, from);
         let text = format!(
-            "from {from} on rounds are {} steps apart, and {} of them exchange the whole model (before: {} and {}), as links and cores allow it: {why}",
-            pace.every, pace.groups, present.every, present.groups
+            "from {from} on rounds are {} steps apart, results {} steps late, and {} rounds exchange the whole model (before: {}, {} and {}), as links and cores allow it: {why}",
+            pace.every, pace.overlap, pace.groups, present.every, present.overlap, present.groups
         );
         core.notice(Severity::Info, None, text);
     }
@@ -184,9 +185,11 @@ impl Core {
         Some(1.0 - done.share_of_local_speed()?)
     }
 
-    /// As the user has it: the fastest, with the most turns that there are fragments for.
-    fn configured_pace(&self) -> Pace {
-        self.config.round_schedule().for_fragments(self.fragments_min()).last_pace()
+    /// As the user has it.
+    fn bounds(&self) -> Bounds {
+        let fragments = self.fragments_min();
+        let configured = self.config.round_schedule().for_fragments(fragments).last_pace();
+        Bounds { configured, closest: self.config.closest_rounds(), turns_max: turns_max(fragments) }
     }
 
     fn present_pace(&self) -> Pace {
@@ -211,13 +214,12 @@ impl Run {
         let measured = self.accounting.watch.window.medians(&members);
         if !measured.is_empty() {
             let waited = members.iter().filter_map(|worker| self.core.waited(*worker, from)).reduce(f64::min);
-            let wanted = rule::wanted(self.core.configured_pace(), &self.core.config.sync, &measured);
+            let pace = self.core.present_pace();
+            let wanted = rule::wanted(self.core.bounds(), pace, &self.core.config.sync, &measured);
             let paced_from =
                 self.core.state.rounds.paced_from.map_or(schedule.warmup_rounds, |round| round.0);
             let rounds = through.0.saturating_sub(paced_from);
-            let pace = self.core.present_pace();
-            let late = [pace, wanted].map(|pace| self.core.config.sync.overlap_at(pace.every));
-            let verdict = Verdict { pace, wanted, late, waited, rounds };
+            let verdict = Verdict { pace, wanted, waited, rounds };
             let decided = self.accounting.watch.hysteresis.judge(verdict);
             self.accounting.watch.wanted =
                 decided.map(|pace| ProposedPace { pace, why: self.accounting.inputs(&measured, waited) });

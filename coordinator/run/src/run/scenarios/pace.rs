@@ -47,7 +47,7 @@ fn long_round_trips_move_rounds_apart_after_the_warmup() {
     story.settled(2, 2, 4, 5);
     let start = story.begun(2);
     // So small a model is one fragment, which takes no turns.
-    let paced = RoundSchedule { every: 2, groups: 1, ..AUTO_SCHEDULE };
+    let paced = RoundSchedule { every: 2, overlap: 2, groups: 1, ..AUTO_SCHEDULE };
     // Eight rounds of a step each, and six of two.
     assert_eq!((start.schedule, start.until, start.first_round), (paced, Round(14), Round(6)));
     assert_eq!(story.run.state().rounds.schedule, paced);
@@ -58,7 +58,7 @@ fn long_round_trips_move_rounds_apart_after_the_warmup() {
     }
     assert_eq!(story.told(1), []);
     let notice = story.run.core.notices.iter().find(|notice| notice.text.contains("steps apart")).unwrap();
-    let said = "from r8 on rounds are 2 steps apart, and 1 of them exchange the whole model (before: 1 and 1), as links and cores allow it: \
+    let said = "from r8 on rounds are 2 steps apart, results 2 steps late, and 1 rounds exchange the whole model (before: 1, 1 and 1), as links and cores allow it: \
                 a step takes 0.500 s or more, a round trip up to 500 ms";
     assert!(notice.text.starts_with(said), "{}", notice.text);
 }
@@ -67,6 +67,7 @@ const AUTO_SCHEDULE: RoundSchedule = RoundSchedule {
     warmup_rounds: 8,
     warmup_every: 1,
     every: 1,
+    overlap: 1,
     groups: 5,
     exchanges: 1,
     steps: 20,
@@ -116,7 +117,7 @@ fn a_link_that_becomes_slow_moves_rounds_apart_and_one_that_recovers_brings_them
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     let slower = begun(&mut story, 2, 88);
     let (from, pace) = (slower.first_round, slower.schedule.last_pace());
-    assert_eq!((from, pace), (Round(90), Pace { every: 8, groups: 1 }));
+    assert_eq!((from, pace), (Round(90), Pace { overlap: 8, groups: 1, every: 8 }));
     assert_eq!(slower.schedule.steps_of(from), 90..98);
     assert_eq!(slower.until.0, 90 + 310u64.div_ceil(8));
     assert_eq!(slower.assignments.last().unwrap().feed.first_step, 90);

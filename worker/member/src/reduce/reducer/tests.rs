@@ -14,6 +14,7 @@ const SCHEDULE: RoundSchedule = RoundSchedule {
     warmup_rounds: 0,
     warmup_every: 1,
     every: 1,
+    overlap: 1,
     groups: 1,
     exchanges: 1,
     steps: 100,

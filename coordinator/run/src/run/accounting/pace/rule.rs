@@ -8,46 +8,75 @@ use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
+/// Bits of a value with which rounds that leave the link idle for some steps are better than closer ones, which cost processor time.
+const BITS_IN_TIME: f64 = 0.75;
+/// How many times [`BITS_IN_TIME`] let rounds return to the configured pace: a link at the border does not change it again and again.
+const FASTER_LINK: f64 = 1.5;
+/// Steps between exchanges of a fragment where the link works all the time, over the configured ones: few bits take little of the codec's work, and a third more of them
+/// gain less than exchanges a third closer.
+const CLOSER_EXCHANGES: f64 = 0.75;
 /// Idle cores per member for fewer turns where rounds stay close: the codec's work on the whole model after each step slows nothing down then
 /// (`docs/decisions/0012-pace.md`).
 const CORES_FOR_FEWER_TURNS: f64 = 1.0;
 
-/// Returns the pace at which all members can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest,
-/// with the most turns.
+/// The run's bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// With the earliest results.
+    pub configured: Pace,
+    /// Least steps between rounds.
+    pub closest: u64,
+    /// Most turns of the model's fragments.
+    pub turns_max: u32,
+}
+
+/// Returns the pace at which all members can exchange the least that the configuration allows, and round trips leave time to send more.
 ///
-/// A less frequent exchange, or a later result, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as configured where two bits a value arrive
-/// in time, in as few turns as allow it; a fragment is exchanged more often than every [`STEPS_OF_BUSY_CORES`] steps only where members have cores for the codec's work. Otherwise results come later, and fewer turns make up for some of it: as few as leave two bits a value, and at
-/// most as many as keep each fragment's exchanges about as frequent.
+/// A less frequent exchange, or a later result, is worth less (`docs/decisions/0012-pace.md`): the pace stays as configured where [`BITS_IN_TIME`] arrive
+/// within `overlap`, in as few turns as leave two bits a value; a fragment is exchanged more often than every [`STEPS_OF_BUSY_CORES`] steps only where members have cores for the codec's work. Otherwise
+/// the link works all the time: rounds are `overlap` steps apart, or more if they must be, and results are due at the next contribution. A fragment's exchanges are
+/// then more frequent by [`CLOSER_EXCHANGES`], or about as frequent if the bits that `backlog_max` asks for take so long; and in fewer turns where these leave two bits a value.
+/// From there a link comes back that is [`FASTER_LINK`] times as fast as needed.
 ///
 /// Impossible measurements are ignored; without any others, the configured pace stays.
-pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace {
+pub fn wanted(bounds: Bounds, present: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace {
+    let Bounds { configured, closest, turns_max } = bounds;
     let sound: Vec<Times> = members.iter().filter_map(|member| Times::of(member, sync)).collect();
-    let overlap = sync.overlap_at(configured.every);
-    if sound.iter().all(|times| times.fit_with_two_bits(configured, overlap)) {
+    let is_slow = works_all_the_time(present) && !works_all_the_time(configured);
+    let margin = if is_slow { FASTER_LINK } else { 1.0 };
+    if sound.iter().all(|times| times.fit_in_time(configured, margin)) {
         let can_spare = sound.iter().all(|times| times.spare_cores >= CORES_FOR_FEWER_TURNS);
         let least = if can_spare { 1 } else { STEPS_OF_BUSY_CORES.div_ceil(configured.every.max(1)) };
         let groups = match sound.is_empty() {
             true => configured.groups,
-            false => turns_needed(&sound, overlap).max(least as u32).min(configured.groups),
+            false => turns_needed(&sound, BITS_OF_A_TURN, configured.overlap)
+                .max(least as u32)
+                .min(configured.groups),
         };
         return Pace { groups, ..configured };
     }
     let needed = sound.iter().map(|times| times.steps_needed(configured, sync)).fold(1.0, f64::max);
+    let turn = f64::from(configured.groups) * configured.every as f64;
+    let factor = if works_all_the_time(configured) { 1.0 } else { CLOSER_EXCHANGES };
+    // With few fragments, rounds that are close would exchange each too often.
+    let needed = needed.max(factor * turn / f64::from(turns_max.max(1)));
     // Measurements may be arbitrary; a float that is too large becomes the largest integer.
-    // Where results are due before the next contribution, rounds further apart are the way to more time.
-    let least = configured.every + u64::from(overlap < configured.every);
-    let every = (needed.ceil() as u64).max(least).min(sync.every_max.max(configured.every));
-    if every == configured.every {
-        return configured;
-    }
-    let as_often = (u64::from(configured.groups) * configured.every).div_ceil(every);
-    let as_often = u32::try_from(as_often).unwrap_or(u32::MAX);
-    Pace { every, groups: turns_needed(&sound, every).min(as_often) }
+    let every = (needed.ceil() as u64).max(closest).min(sync.every_max.max(configured.every));
+    let as_often = configured.turns_as_often(every).min(turns_max);
+    let closer = ((factor * turn / every as f64).ceil() as u32).min(as_often);
+    let bits_least = if sync.backlog_max > 0.0 { 1.0 / sync.backlog_max } else { sync.bits_min };
+    let groups = turns_needed(&sound, bits_least, every).clamp(closer, as_often);
+    Pace { overlap: every, groups: groups.min(turns_needed(&sound, BITS_OF_A_TURN, every)), every }
 }
 
-/// Turns in which everybody can exchange the model with [`BITS_OF_A_TURN`], with results this late.
-fn turns_needed(members: &[Times], overlap: u64) -> u32 {
-    let turns = members.iter().map(|times| times.turns_needed(overlap)).fold(1.0, f64::max);
+/// Whether results are due at the next contribution.
+pub fn works_all_the_time(pace: Pace) -> bool {
+    pace.overlap == pace.every
+}
+
+/// Turns in which everybody can exchange the model with so many bits a value, with results this late.
+fn turns_needed(members: &[Times], bits: f64, overlap: u64) -> u32 {
+    let turns = members.iter().map(|times| times.turns_needed(bits, overlap)).fold(1.0, f64::max);
     // A float that is too large becomes the largest integer.
     turns.ceil() as u32
 }
@@ -74,10 +103,10 @@ impl Times {
         is_sound(member).then_some(Self { room, step, latency, bit, spare_cores })
     }
 
-    /// Whether rounds as configured leave room for [`BITS_OF_A_TURN`], however little they leave besides.
-    fn fit_with_two_bits(&self, pace: Pace, overlap: u64) -> bool {
-        let sending = BITS_OF_A_TURN * self.bit / f64::from(pace.groups);
-        self.latency + sending <= self.room * overlap as f64
+    /// Whether rounds as configured leave room for [`BITS_IN_TIME`], and so many times as much, however little they leave besides.
+    fn fit_in_time(&self, pace: Pace, margin: f64) -> bool {
+        let sending = margin * BITS_IN_TIME * self.bit / f64::from(pace.groups);
+        self.latency + sending <= self.room * pace.overlap as f64
     }
 
     /// Steps between rounds.
@@ -95,10 +124,10 @@ impl Times {
         for_latency.max(for_bits)
     }
 
-    /// Turns in which the model is exchanged with [`BITS_OF_A_TURN`], with results this late.
-    fn turns_needed(&self, overlap: u64) -> f64 {
+    /// Turns in which the model is exchanged with so many bits a value, with results this late.
+    fn turns_needed(&self, bits: f64, overlap: u64) -> f64 {
         let left = self.room * overlap as f64 - self.latency;
-        let sending = BITS_OF_A_TURN * self.bit;
+        let sending = bits * self.bit;
         if left > 0.0 { sending / left } else { f64::INFINITY }
     }
 }
@@ -115,7 +144,7 @@ mod tests {
     use super::*;
     use longhaul_common::config::SyncPreset;
 
-    const CONFIGURED: Pace = Pace { every: 1, groups: 5 };
+    const CONFIGURED: Pace = Pace { overlap: 1, groups: 5, every: 1 };
 
     fn pace(members: &[[f32; 3]]) -> (u64, u32) {
         pace_with(0.0, members)
@@ -129,8 +158,13 @@ mod tests {
             spare_cores,
         });
         let members = members.collect::<Vec<_>>();
-        let wanted = wanted(CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &members);
+        let wanted = wanted(bounds(CONFIGURED), CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &members);
         (wanted.every, wanted.groups)
+    }
+
+    /// Of a model with many fragments.
+    fn bounds(configured: Pace) -> Bounds {
+        Bounds { configured, closest: configured.overlap, turns_max: 100 }
     }
 
     #[test]
@@ -145,8 +179,9 @@ mod tests {
     fn many_turns_become_as_few_as_there_are_bits_for() {
         let groups = |spare_cores, bit_s| {
             let measured = Measured { step_s: 0.5, round_trip_s: 0.05, bit_s, spare_cores };
-            let configured = Pace { every: 1, groups: 40 };
-            let wanted = wanted(configured, &SyncConfig::of(SyncPreset::Auto), &[measured]);
+            let configured = Pace { overlap: 1, groups: 40, every: 1 };
+            let wanted =
+                wanted(bounds(configured), configured, &SyncConfig::of(SyncPreset::Auto), &[measured]);
             assert_eq!(wanted.every, 1);
             wanted.groups
         };
@@ -154,20 +189,50 @@ mod tests {
         assert_eq!([0.01, 0.5, 3.0].map(|bit_s| groups(1.0, bit_s)), [1, 3, 15]);
     }
 
-    /// As `auto` has it: 1.01 bits in 0.97·2·0.5 - 1.5·0.05 = 0.895 s.
+    /// As `auto` has it: 0.375 bits in 0.97·2·0.5 - 1.5·0.05 = 0.895 s.
     #[test]
-    fn where_two_bits_do_not_arrive_in_time_results_come_with_the_next_contribution() {
-        let (sync, configured) = (SyncConfig::of(SyncPreset::Auto), Pace { every: 4, groups: 2 });
+    fn where_few_bits_arrive_in_time_the_link_works_all_the_time() {
+        let (sync, configured) = (SyncConfig::of(SyncPreset::Auto), Pace { overlap: 2, groups: 2, every: 4 });
         let pace = |spare_cores, round_trip_s, bit_s| {
             let measured = Measured { step_s: 0.5, round_trip_s, bit_s, spare_cores };
-            let wanted = wanted(configured, &sync, &[measured]);
-            (wanted.every, wanted.groups, sync.overlap_at(wanted.every))
+            let wanted = wanted(bounds(configured), configured, &sync, &[measured]);
+            (wanted.every, wanted.groups, wanted.overlap)
         };
-        assert_eq!(pace(0.0, 0.05, 0.88), (4, 2, 2));
+        assert_eq!(pace(0.0, 0.05, 2.38), (4, 2, 2));
         assert_eq!(pace(1.0, 0.05, 0.44), (4, 1, 2), "cores for half of the steps between exchanges");
-        assert_eq!(pace(0.0, 0.05, 0.89), (5, 1, 5), "1.8 s in five steps");
-        assert_eq!(pace(0.0, 0.05, 2.0), (5, 2, 5), "4 s in ten");
+        assert_eq!(pace(0.0, 0.05, 2.39), (2, 3, 2), "six steps, in which less than two bits arrive");
+        assert_eq!(pace(0.0, 0.05, 12.0), (2, 4, 2), "a quarter of a bit in 3 s, of eight steps");
         assert_eq!(pace(0.0, 2.0, 0.1), (8, 1, 8), "round trips of four steps");
+    }
+
+    #[test]
+    fn few_fragments_and_other_bounds_keep_rounds_apart() {
+        let sync = SyncConfig::of(SyncPreset::Auto);
+        let slow = Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 8.0, spare_cores: 0.0 };
+        let wanted = |every, groups, closest, turns_max| {
+            let configured = Pace { overlap: 2, groups, every };
+            let wanted = wanted(Bounds { configured, closest, turns_max }, configured, &sync, &[slow]);
+            assert_eq!(wanted.overlap, wanted.every);
+            (wanted.every, wanted.groups)
+        };
+        assert_eq!(wanted(4, 2, 2, 5), (2, 3));
+        assert_eq!(wanted(4, 2, 2, 2), (3, 2), "two fragments: every six steps");
+        assert_eq!(wanted(4, 1, 2, 1), (3, 1), "one fragment");
+        assert_eq!(wanted(4, 5, 2, 5), (3, 5), "with Muon and twelve fragments: fifteen steps");
+        assert_eq!(wanted(50, 2, 2, 5), (15, 3), "45 steps, in which two bits arrive");
+        assert_eq!(wanted(4, 2, 4, 5), (4, 2), "as with privacy");
+    }
+
+    #[test]
+    fn a_link_comes_back_that_is_half_as_fast_again_as_needed() {
+        let (sync, configured) = (SyncConfig::of(SyncPreset::Auto), Pace { overlap: 2, groups: 2, every: 4 });
+        let slow = Pace { overlap: 2, groups: 3, every: 2 };
+        // 0.5625 bits in 0.895 s: 1.591 s a bit.
+        let wanted = |bit_s| {
+            let measured = Measured { step_s: 0.5, round_trip_s: 0.05, bit_s, spare_cores: 0.0 };
+            wanted(bounds(configured), slow, &sync, &[measured])
+        };
+        assert_eq!([1.5, 1.65].map(wanted), [configured, slow]);
     }
 
     /// 2.02 bits in 0.97·0.5 - 1.5·0.05 = 0.41 s.
@@ -198,11 +263,11 @@ mod tests {
         assert_eq!(pace(&[[0.15, 0.1, 0.03], [0.15, 0.1, 0.1]]), (2, 2), "the one who needs most decides");
     }
 
-    /// A fifth of 0.06 s fits beside round trips that take more than three quarters of a step.
+    /// Of three quarters of a bit, a fifth of 0.0225 s fits beside round trips that take more than three quarters of a step.
     #[test]
-    fn rounds_stay_close_where_two_bits_fit_beside_the_round_trips() {
+    fn rounds_stay_close_where_bits_fit_beside_the_round_trips() {
         assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (1, 5));
-        assert_eq!(pace(&[[0.15, 0.08, 0.2]]).0, 2, "a fifth of 0.4 s does not");
+        assert_eq!(pace(&[[0.15, 0.08, 0.2]]).0, 2, "a fifth of 0.15 s does not");
     }
 
     #[test]

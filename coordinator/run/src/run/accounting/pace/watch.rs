@@ -11,18 +11,18 @@ use super::rule;
 
 /// Rounds per window: each report already is a line through twenty rounds, and the median of this many ignores accidents.
 pub const WINDOW_ROUNDS: u64 = 8;
-/// Rounds move apart, or take more turns, where the wanted steps or turns are higher by this factor: bits can make up for less.
+/// Results come later, or rounds take more turns, where the wanted steps or turns are higher by this factor: bits can make up for less.
 const SLOWER_FACTOR: f64 = 1.5;
 /// Windows in a row for that; the newest one gives the number. Few, as training waits.
 const SLOWER_WINDOWS: u32 = 2;
-/// Rounds move closer, or take fewer turns, where the wanted numbers are lower by this factor.
+/// Results come earlier, or rounds take fewer turns, where the wanted numbers are lower by this factor.
 const FASTER_FACTOR: f64 = 2.0;
 /// Windows in a row for that; the slowest one gives the number. Many, as a link that was slow a moment ago may slow down
 /// again.
 const FASTER_WINDOWS: u32 = 6;
 /// Least number of rounds between changes.
 const APART_ROUNDS: u64 = 32;
-/// Share of its time that even the least waiting member must wait for rounds to move apart. A member that waits only for slower machines would do so at any pace.
+/// Share of its time that even the least waiting member must wait for results to come later. A member that waits only for slower machines would do so at any pace.
 const WAITED_MIN: f64 = 0.05;
 
 /// The members' reports of the latest rounds.
@@ -86,8 +86,6 @@ pub struct Verdict {
     pub pace: Pace,
     /// Pace by the measurements.
     pub wanted: Pace,
-    /// Steps by which results are late, at both.
-    pub late: [u64; 2],
     /// Share of its time that the least waiting member waited. `None`: unknown.
     pub waited: Option<f64>,
     /// Rounds since the pace changed, or the warm-up ended.
@@ -145,10 +143,10 @@ impl Hysteresis {
     }
 }
 
-/// Returns the direction in which the wanted pace differs enough from the present one. The time for a round decides, and turns where it is about the same:
-/// fewer turns are no loss where rounds are further apart.
+/// Returns the direction in which the wanted pace differs enough from the present one. The time for a round decides; then whether it is all that there is between
+/// rounds; and turns where both are about the same: fewer turns are no loss where rounds are further apart.
 fn side_of(verdict: &Verdict) -> Option<Side> {
-    let Verdict { pace, wanted, late: [late, wanted_late], waited, .. } = *verdict;
+    let Verdict { pace, wanted, waited, .. } = *verdict;
     let side = |now: f64, wanted: f64| {
         let ratio = wanted / now.max(1.0);
         match ratio {
@@ -157,10 +155,14 @@ fn side_of(verdict: &Verdict) -> Option<Side> {
             _ => None,
         }
     };
-    match side(late as f64, wanted_late as f64) {
+    match side(pace.overlap as f64, wanted.overlap as f64) {
         Some(Side::Slower) if waited.is_some_and(|waited| waited < WAITED_MIN) => None,
         Some(side) => Some(side),
-        None => side(f64::from(pace.groups), f64::from(wanted.groups)),
+        None => match (rule::works_all_the_time(pace), rule::works_all_the_time(wanted)) {
+            (false, true) => Some(Side::Slower),
+            (true, false) => Some(Side::Faster),
+            _ => side(f64::from(pace.groups), f64::from(wanted.groups)),
+        },
     }
 }
 
@@ -170,10 +172,11 @@ mod tests {
 
     use super::*;
 
-    const CONFIGURED: Pace = Pace { every: 1, groups: 5 };
+    const CONFIGURED: Pace = Pace { overlap: 1, groups: 5, every: 1 };
 
     /// A run over links with speed `bit_s` at each round: the rounds at which the pace changed, and the new pace.
     struct Rounds {
+        configured: Pace,
         pace: Pace,
         changed: u64,
         hysteresis: Hysteresis,
@@ -185,6 +188,7 @@ mod tests {
     impl Rounds {
         fn new() -> Self {
             Self {
+                configured: CONFIGURED,
                 pace: CONFIGURED,
                 changed: 0,
                 hysteresis: Hysteresis::new(20, 2),
@@ -207,10 +211,11 @@ mod tests {
 
         fn judge(&mut self, round: u64) {
             let medians = self.window.medians(&[1, 2, 3].map(WorkerId));
-            let wanted = rule::wanted(CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &medians);
+            let bounds =
+                rule::Bounds { configured: self.configured, closest: self.configured.overlap, turns_max: 12 };
+            let wanted = rule::wanted(bounds, self.pace, &SyncConfig::of(SyncPreset::Auto), &medians);
             let rounds = round - self.changed;
-            let late = [self.pace.every, wanted.every];
-            let verdict = Verdict { pace: self.pace, wanted, late, waited: self.waited, rounds };
+            let verdict = Verdict { pace: self.pace, wanted, waited: self.waited, rounds };
             if let Some(pace) = self.hysteresis.judge(verdict) {
                 self.pace = pace;
                 self.changed = round;
@@ -232,7 +237,7 @@ mod tests {
         rounds.run(0..200, |_| 40.0);
         assert_eq!(rounds.changes, []);
         rounds.run(200..1000, |_| 400.0);
-        assert_eq!(rounds.changes, [(216, Pace { every: 17, groups: 1 })]);
+        assert_eq!(rounds.changes, [(216, Pace { overlap: 17, groups: 1, every: 17 })]);
         rounds.run(1000..1400, |_| 40.0);
         assert_eq!(rounds.changes[1..], [(1048, CONFIGURED)], "and is fast again after six");
     }
@@ -259,7 +264,7 @@ mod tests {
     fn small_differences_and_accidents_change_nothing() {
         let mut rounds = Rounds::new();
         rounds.run(0..100, |_| 400.0);
-        assert_eq!(rounds.changes, [(32, Pace { every: 17, groups: 1 })]);
+        assert_eq!(rounds.changes, [(32, Pace { overlap: 17, groups: 1, every: 17 })]);
         // 12 to 25 steps are less than half as many again, or less than twice as few.
         rounds.run(100..1000, |round| if round / 50 % 2 == 0 { 280.0 } else { 590.0 });
         // In each window, three rounds of eight are a thousand times as slow.
@@ -285,10 +290,21 @@ mod tests {
         assert_eq!((rounds.changes.len(), rounds.window.reports()), (0, 0));
         // Of the three members, the third never reports anything.
         rounds.run(200..400, |round| if round % 2 == 0 { f32::NAN } else { 400.0 });
-        assert_eq!(rounds.changes, [(216, Pace { every: 17, groups: 1 })]);
+        assert_eq!(rounds.changes, [(216, Pace { overlap: 17, groups: 1, every: 17 })]);
         rounds.window.push(WorkerId(1), measured(1.0));
         rounds.window.forget(WorkerId(1));
         assert_eq!(rounds.window.medians(&[WorkerId(1)]), []);
+    }
+
+    /// As `auto` has it: 4 s a bit leave 0.44 bits within two steps.
+    #[test]
+    fn a_link_that_recovers_has_the_configured_pace_again() {
+        let configured = Pace { overlap: 2, groups: 2, every: 4 };
+        let mut rounds = Rounds { configured, pace: configured, ..Rounds::new() };
+        rounds.run(0..400, |round| if round < 100 { 4.0 } else { 0.5 });
+        assert_eq!(rounds.changes, [(32, Pace { overlap: 2, groups: 3, every: 2 }), (152, configured)]);
+        rounds.run(400..4000, |round| if round / 100 % 2 == 0 { 2.0 } else { 2.4 });
+        assert_eq!(rounds.changes.len(), 3, "at the border it changes once: {:?}", rounds.changes);
     }
 
     #[test]
