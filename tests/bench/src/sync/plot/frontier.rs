@@ -15,7 +15,7 @@ const LENGTH: u64 = STEPS[1];
 /// The methods with a point for each link: others send the same over all.
 const FOLLOWING: [&str; 2] = ["auto", "auto with muon"];
 /// Worse ones are drawn at the upper edge, with their figure.
-const OVER_MAX: f64 = 0.30;
+const OVER_MAX: f64 = 0.10;
 
 struct Method {
     name: String,
@@ -67,7 +67,7 @@ fn draw(methods: &[Method], backend: SVGBackend<'_>) -> Result<()> {
         .margin(16)
         .x_label_area_size(46)
         .y_label_area_size(84)
-        .build_cartesian_2d((least / 2.0..most * 3.0).log_scale(), best - 0.01..worst * 1.08)?;
+        .build_cartesian_2d((least / 2.0..most * 3.0).log_scale(), best - 0.015..worst * 1.08)?;
     let words = |size| ("sans-serif", size).into_font().color(&INK.colour());
     chart
         .configure_mesh()
