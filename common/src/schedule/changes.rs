@@ -21,10 +21,16 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// Returns the steps between two exchanges of a fragment.
+    #[must_use]
+    pub fn turn(self) -> u64 {
+        u64::from(self.groups).saturating_mul(self.every)
+    }
+
     /// Returns the turns with which a fragment is exchanged about as often in rounds `every` steps apart.
     #[must_use]
     pub fn turns_as_often(self, every: u64) -> u32 {
-        let turns = u64::from(self.groups).saturating_mul(self.every).div_ceil(every.max(1));
+        let turns = self.turn().div_ceil(every.max(1));
         u32::try_from(turns).unwrap_or(u32::MAX)
     }
 }

@@ -148,8 +148,13 @@ impl Accounting {
         }
         self.follow_schedule(core, schedule, from);
         let text = format!(
-            "from {from} on rounds are {} steps apart, results {} steps late, and {} rounds exchange the whole model (before: {}, {} and {}), as links and cores allow it: {why}",
-            pace.every, pace.overlap, pace.groups, present.every, present.overlap, present.groups
+            "from {from} on rounds are {} steps apart, results {} steps late, and each value is exchanged every {} steps (before: {}, {} and {}), as links and cores allow it: {why}",
+            pace.every,
+            pace.overlap,
+            pace.turn(),
+            present.every,
+            present.overlap,
+            present.turn()
         );
         core.notice(Severity::Info, None, text);
     }

@@ -58,7 +58,7 @@ fn long_round_trips_move_rounds_apart_after_the_warmup() {
     }
     assert_eq!(story.told(1), []);
     let notice = story.run.core.notices.iter().find(|notice| notice.text.contains("steps apart")).unwrap();
-    let said = "from r8 on rounds are 2 steps apart, results 2 steps late, and 1 rounds exchange the whole model (before: 1, 1 and 1), as links and cores allow it: \
+    let said = "from r8 on rounds are 2 steps apart, results 2 steps late, and each value is exchanged every 2 steps (before: 1, 1 and 1), as links and cores allow it: \
                 a step takes 0.500 s or more, a round trip up to 500 ms";
     assert!(notice.text.starts_with(said), "{}", notice.text);
 }

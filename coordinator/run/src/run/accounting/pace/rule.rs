@@ -56,7 +56,7 @@ pub fn wanted(bounds: Bounds, present: Pace, sync: &SyncConfig, members: &[Measu
         return Pace { groups, ..configured };
     }
     let needed = sound.iter().map(|times| times.steps_needed(configured, sync)).fold(1.0, f64::max);
-    let turn = f64::from(configured.groups) * configured.every as f64;
+    let turn = configured.turn() as f64;
     let factor = if works_all_the_time(configured) { 1.0 } else { CLOSER_EXCHANGES };
     // With few fragments, rounds that are close would exchange each too often.
     let needed = needed.max(factor * turn / f64::from(turns_max.max(1)));
@@ -115,7 +115,7 @@ impl Times {
         let for_latency = latency / (LATENCY_SHARE_MAX * step);
         // The least bits of the whole model.
         let sending = sync.bits_min * bit;
-        let turn = f64::from(configured.groups) * configured.every as f64;
+        let turn = configured.turn() as f64;
         // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
         // all of it is, in rounds further apart.
         let spare = room - sending / turn;
