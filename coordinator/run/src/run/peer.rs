@@ -166,6 +166,12 @@ impl Peer {
         self.progress.next_round.is_none_or(|next| next <= through)
     }
 
+    /// Whether it is present and holds every round before `through`. One that has joined may still be catching up; one without reports since the coordinator started is
+    /// believed.
+    pub fn has_caught_up(&self, through: Round) -> bool {
+        self.is_present_member() && self.progress.next_round.is_none_or(|next| next >= through)
+    }
+
     /// Whether its healed state may contain a round that was repeated since.
     pub fn holds_undone(&self) -> bool {
         self.start.reopened.zip(self.progress.next_round).is_some_and(|(reopened, next)| next > reopened)

@@ -37,7 +37,7 @@ pub(crate) struct Roll {
 }
 
 impl Run {
-    /// Whether all members have applied the first round that did not count.
+    /// Whether decisions may be due: all members have applied the first round that did not count, or the worker has caught up.
     pub(crate) fn handle_round_applied(
         &mut self,
         connection: ConnectionId,
@@ -58,11 +58,13 @@ impl Run {
             self.violation(connection, "reported a round that has not begun");
             return true;
         }
-        let was_behind = peer.is_behind(through);
+        let (was_behind, caught_up_before) = (peer.is_behind(through), peer.has_caught_up(through));
         peer.progress.next_round = peer.progress.next_round.max(Some(report.round.next()));
         if was_behind && !peer.is_behind(through) {
             roll.behind = roll.behind.saturating_sub(1);
         }
+        // A leaver may have waited for it.
+        let has_caught_up = !caught_up_before && peer.has_caught_up(through);
         peer.progress.state_hash = (report.state_hash != NOT_COMPARED).then_some(report.state_hash);
         self.accounting.slow_joiners.takes_part(worker);
         let rank = peer.slot.map_or(0, |slot| slot.rank);
@@ -102,7 +104,7 @@ impl Run {
         if self.core.now >= self.core.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
             self.core.persist();
         }
-        is_last
+        is_last || has_caught_up
     }
 
     /// Counts the rounds that all members have applied.

@@ -102,10 +102,7 @@ impl Run {
         }
         if !self.core.is_closing() {
             let through = self.core.state.rounds.ledger.through();
-            // A member that has not yet taken part may still be catching up.
-            self.liveness.heal_waiting(&mut self.core, |peer| {
-                peer.is_present_member() && peer.progress.next_round.is_none_or(|next| next >= through)
-            });
+            self.liveness.heal_waiting(&mut self.core, |peer| peer.has_caught_up(through));
         }
     }
 

@@ -240,6 +240,10 @@ impl Recovery {
                 .to_owned();
         }
         let parts = core.ranks();
+        let through = core.state.rounds.ledger.through();
+        if core.peers.iter().any(|(other, peer)| catches_up(peer, through) && !self.handovers.has(*other)) {
+            return "the workers that stay are catching up: it leaves once they hold its rounds".to_owned();
+        }
         let whose = match core.rank_of(worker).filter(|_| parts > 1) {
             Some(rank) => format!("no other worker has its part of the model ({} of {parts})", rank + 1),
             None => "is the only worker that trains".to_owned(),
@@ -271,7 +275,8 @@ impl Recovery {
                 others_stay && core.choose_source_of(|other| other != worker).round() < with
             }
             Phase::Training => {
-                let whole = core.replicas_where(Peer::is_present_member);
+                let through = core.state.rounds.ledger.through();
+                let whole = core.replicas_where(|peer| peer.has_caught_up(through));
                 core.peers.get(&worker).is_some_and(Peer::is_present_member)
                     && !whole.iter().any(|workers| workers.iter().copied().all(stays))
             }
@@ -281,7 +286,12 @@ impl Recovery {
 
     /// Whether a worker that stays is about to have the state.
     fn has_joiners(&self, core: &Core) -> bool {
-        let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
+        let through = core.state.rounds.ledger.through();
+        let joins = |peer: &Peer| match peer.standing {
+            Standing::Healing | Standing::Ready => true,
+            Standing::Member => catches_up(peer, through),
+            Standing::Waiting | Standing::Preparing => false,
+        };
         core.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
     }
 
@@ -353,6 +363,11 @@ impl Recovery {
         }
         core.ask_to_keep(keeper, worker, own);
     }
+}
+
+/// Whether it is a member that lacks rounds that count.
+fn catches_up(peer: &Peer, through: Round) -> bool {
+    peer.is_present_member() && !peer.has_caught_up(through)
 }
 
 impl Core {

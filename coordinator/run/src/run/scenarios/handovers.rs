@@ -427,3 +427,64 @@ fn checkpoints_that_were_told_before_a_connection_broke_are_known_after() {
     let told = story.run.status(0).events;
     assert!(told.iter().all(|event| !event.text.contains("could not be written")), "{told:?}");
 }
+
+/// Workers 1 and 2 have done four rounds; 3 has joined with the state before the second.
+fn with_one_that_catches_up() -> Story {
+    let mut story = Story::training();
+    for worker in [1, 2] {
+        for round in 0..4 {
+            story.say(worker, ToCoordinator::RoundApplied(report(round, 7)));
+        }
+    }
+    story.join(3, &[]);
+    story.say(3, ready(1, 7));
+    for worker in [1, 2] {
+        story.settled(worker, 2, 4, 4);
+    }
+    assert_eq!(story.begun(3).membership.members().len(), 3);
+    story
+}
+
+#[test]
+fn holders_of_the_newest_rounds_leave_once_who_stays_has_caught_up() {
+    let mut story = with_one_that_catches_up();
+    story.say(1, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(1)), "worker 2 has the rounds");
+    story.say(2, ToCoordinator::Leaving);
+    assert_eq!(story.told(2), [ToWorker::Handover]);
+    let told = story.run.status(0).events;
+    assert!(told.iter().any(|event| event.text.contains("are catching up: it leaves once")), "{told:?}");
+    for worker in [2, 3] {
+        story.settled(worker, 3, 4, 4);
+    }
+    let start = story.begun(2);
+    assert_eq!(start.until, Round(10), "the generation does not end for a checkpoint");
+    for round in 1..4 {
+        assert!(!is_dismissed(&story.told(2)), "before r{round}");
+        let report = RoundReport { generation: Generation(3), ..report(round, 7) };
+        story.say(3, ToCoordinator::RoundApplied(report));
+    }
+    assert!(is_dismissed(&story.told(2)));
+    assert_eq!(story.run.state().rounds.ledger.through(), Round(4));
+}
+
+/// Whoever catches up may never get there.
+#[test]
+fn a_checkpoint_is_written_where_who_stays_does_not_catch_up_in_time() {
+    let mut story = with_one_that_catches_up();
+    story.say(1, ToCoordinator::Leaving);
+    story.say(2, ToCoordinator::Leaving);
+    for worker in [2, 3] {
+        story.settled(worker, 3, 4, 4);
+    }
+    let asked = ToWorker::Settle { generation: Generation(4) };
+    let half = HANDOVER_MAX / 2;
+    while story.now < half {
+        assert!(!story.told(2).contains(&asked), "after {:?}", story.now);
+        story.say(2, heartbeat(1));
+        story.say(3, heartbeat(1));
+        story.pass_to(half.min(story.now + Duration::from_secs(1)));
+    }
+    story.handle(Event::Timer);
+    assert!(story.told(2).contains(&asked), "{:?}", story.told(2));
+}

@@ -8,14 +8,18 @@ use super::*;
 
 /// Two workers with a model of about 0.4 million parameters, and a warm-up that is worth a measurement.
 fn long_run() -> RunConfig {
+    with_warmup(100)
+}
+
+fn with_warmup(rounds: u64) -> RunConfig {
     let run = RunToml::new("long").workers(2).steps(1500).batch(16).set("train.micro_batch", 2);
     let run = run.gpt2(Gpt2 { layers: 2, width: 128, heads: 2, context: 8 });
-    parsed(&run.lines("sync", "preset = \"auto\""))
+    parsed(&run.lines("sync", &format!("preset = \"auto\"\nwarmup_rounds = {rounds}")))
 }
 
 /// Both have joined at different sites, and know that no plan exists.
-fn joined() -> Story {
-    let mut story = Story::of(long_run());
+fn joined(config: RunConfig) -> Story {
+    let mut story = Story::of(config);
     for worker in [1, 2] {
         story.join_with(worker, ROOMY);
     }
@@ -24,8 +28,8 @@ fn joined() -> Story {
 }
 
 /// Both have measured themselves and a link.
-fn measured(mbit: f64, told: [ToCoordinator; 2]) -> Story {
-    let mut story = joined();
+fn measured(config: RunConfig, mbit: f64, told: [ToCoordinator; 2]) -> Story {
+    let mut story = joined(config);
     for (worker, told) in [1, 2].into_iter().zip(told) {
         story.say(worker, told);
     }
@@ -42,7 +46,7 @@ fn decided(config: &RunConfig) -> (Redundancy, f64) {
 
 #[test]
 fn over_a_slow_link_every_worker_computes_the_warmup_and_knows_that() {
-    let mut story = measured(0.1, [profile(1e10), profile(1e10)]);
+    let mut story = measured(long_run(), 0.1, [profile(1e10), profile(1e10)]);
     let configs = [1, 2].map(|worker| welcomed(&story.told(worker)).pop().unwrap());
     assert_eq!(configs.each_ref().map(decided), [(Redundancy::Always, 0.0); 2]);
     assert!(reported(&story, "each worker computes the whole batch"));
@@ -54,15 +58,15 @@ fn over_a_slow_link_every_worker_computes_the_warmup_and_knows_that() {
 }
 
 #[test]
-fn over_a_fast_link_or_between_unlike_workers_the_warmup_is_exchanged() {
+fn a_long_warmup_over_a_fast_link_and_one_of_unlike_workers_is_exchanged() {
     let unlike =
         |gradient_hash| ToCoordinator::Profile(Profile { flops_per_s: 1e10, vocabulary: 256, gradient_hash });
-    for (mbit, told, why) in [
-        (10_000.0, [profile(1e10), profile(1e10)], "to compute the whole batch would take"),
-        (0.1, [unlike(7), unlike(8)], "differ by rounding"),
-        (0.1, [unlike(0), unlike(0)], "differ by rounding"),
+    for (warmup, mbit, told, why) in [
+        (400, 10_000.0, [profile(1e10), profile(1e10)], "to compute the whole batch would take"),
+        (100, 0.1, [unlike(7), unlike(8)], "differ by rounding"),
+        (100, 0.1, [unlike(0), unlike(0)], "differ by rounding"),
     ] {
-        let story = measured(mbit, told);
+        let story = measured(with_warmup(warmup), mbit, told);
         let config = welcomed(&story.told(2)).pop().unwrap();
         assert_eq!(decided(&config), (Redundancy::Never, 0.2), "{why}");
         assert!(reported(&story, why), "{why}");
@@ -81,7 +85,7 @@ fn within_one_site_nobody_measures() {
 
 #[test]
 fn a_worker_that_never_tells_its_speed_keeps_its_place() {
-    let mut story = joined();
+    let mut story = joined(long_run());
     story.say(1, profile(1e10));
     pass(&mut story, 299, &[1, 2]);
     assert_eq!(story.run.state().phase, Phase::Gathering);
