@@ -94,6 +94,8 @@ enum Name {
     Simulate,
     /// Disk space of the record of decisions.
     Record,
+    /// Time and memory of a round's stages on the host.
+    Round,
     /// Reduction within a site, compared with a plain copy.
     Collective,
     /// A site of two: its ring over TCP compared with frames over QUIC.
@@ -120,6 +122,7 @@ impl Name {
             Self::Plan => &["plan"],
             Self::Simulate => &["simulate"],
             Self::Record => &["record"],
+            Self::Round => &["round"],
             Self::Collective => &["collective"],
             Self::Site => &["site"],
             Self::Elastic => &["elastic"],
@@ -138,6 +141,7 @@ fn features(target: &str) -> Option<&'static str> {
     match target {
         BUBBLE | "data" | "gpu" | "models" | "selection" | "selective" | IMAGES | "train" => Some(TORCH),
         "cases" => Some("data"),
+        "round" => Some("member"),
         _ => None,
     }
 }

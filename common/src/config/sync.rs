@@ -98,8 +98,8 @@ sync_keys! {
     /// Steps between warm-up rounds.
     warmup_every: u64,
     /// A warm-up of gradients without links: each member computes the gradient of the whole batch, and none is sent. A step takes as many times longer as there are members,
-    /// which is less than an exchange over a slow link. For equal machines: others drift apart by rounding, and must fetch the state at the end. Workers that join wait for its end.
-    /// `auto` decides by the measurements of `parallel.plan = "auto"`; without them it is `never`.
+    /// which is less than an exchange over a slow link; two members end with a lower loss for it over any link. For equal machines: others drift apart by rounding, and
+    /// must fetch the state at the end. Workers that join wait for its end. `auto` decides by the measurements of `parallel.plan = "auto"`; without them it is `never`.
     warmup_redundant: Redundancy,
     /// Values kept per chunk in the warm-up; `chunk`: no selection.
     warmup_keep: u32,

@@ -23,7 +23,7 @@ pub use writer::{FILE_BYTES_MAX, FILES_KEPT, FOLDER, Recorder};
 /// How a record begins.
 const MAGIC: &[u8; 8] = b"lngh-rec";
 /// Version of the layout. A change to an event, a command or the run that old code would misread raises it.
-const SCHEMA: u16 = 16;
+const SCHEMA: u16 = 17;
 /// The longest entry, in bytes: an image of a run of ten thousand workers is a few megabytes.
 const ENTRY_BYTES_MAX: u32 = 256 << 20;
 

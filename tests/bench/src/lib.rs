@@ -23,6 +23,8 @@ mod models;
 mod pipeline;
 mod plan;
 mod record;
+#[cfg(feature = "member")]
+mod round;
 #[cfg(feature = "torch")]
 mod selection;
 #[cfg(feature = "torch")]
@@ -62,6 +64,8 @@ enum Benchmark {
     Pipeline(pipeline::Args),
     Plan(plan::Args),
     Record(record::Args),
+    #[cfg(feature = "member")]
+    Round(round::Args),
     #[cfg(feature = "torch")]
     Selection(selection::Args),
     #[cfg(feature = "torch")]
@@ -101,6 +105,8 @@ pub fn run() -> Result<()> {
         Benchmark::Pipeline(args) => pipeline::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Record(args) => record::run(&args),
+        #[cfg(feature = "member")]
+        Benchmark::Round(args) => round::run(&args),
         #[cfg(feature = "torch")]
         Benchmark::Selection(args) => selection::run(&args),
         #[cfg(feature = "torch")]

@@ -104,6 +104,7 @@ impl Synchroniser {
                     apply_chain(running, chain)?;
                 }
                 running.codec.reducer.completed(round);
+                running.codec.compressor.decided(round);
                 running.results.completed.push_back((round, results));
             }
             Command::Release { round } => {

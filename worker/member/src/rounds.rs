@@ -183,6 +183,7 @@ impl Synchroniser {
             // A checkpoint has error feedback once.
             running.contributions.unsent.put_back(&mut state.parameters);
         }
+        running.codec.reducer.applied(round);
         let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);

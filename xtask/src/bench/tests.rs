@@ -33,7 +33,8 @@ fn benchmarks_that_neither_compute_nor_start_workers_need_no_libtorch() {
     };
     let without = Name::value_variants().iter().filter(|name| !needs(name));
     let without: Vec<_> = without.flat_map(|name| name.targets()).copied().collect();
-    let expected = ["codec", "transport", "cases", "plan", "simulate", "record", "collective", "site"];
+    let expected =
+        ["codec", "transport", "cases", "plan", "simulate", "record", "round", "collective", "site"];
     assert_eq!(without, expected);
 }
 

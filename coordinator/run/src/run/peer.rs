@@ -112,6 +112,8 @@ pub(super) struct PeerStart {
 pub(super) struct PeerProgress {
     /// Rounds before this one are applied there; `None`: not reported yet.
     pub next_round: Option<Round>,
+    /// Rounds before this one have all their results there, as told when a generation ended.
+    pub complete: Option<Round>,
     /// Hash after the last reported round.
     pub state_hash: Option<Hash>,
     /// The newest round applied by all whose result contains its contribution. For display alone.
@@ -166,10 +168,15 @@ impl Peer {
         self.progress.next_round.is_none_or(|next| next <= through)
     }
 
-    /// Whether it is present and holds every round before `through`. One that has joined may still be catching up; one without reports since the coordinator started is
-    /// believed.
-    pub fn has_caught_up(&self, through: Round) -> bool {
-        self.is_present_member() && self.progress.next_round.is_none_or(|next| next >= through)
+    /// Whether it is present and has applied every round before `through`: one that joined lately may still be catching up. `None`: it has reported none since the
+    /// coordinator started.
+    pub fn has_caught_up(&self, through: Round) -> Option<bool> {
+        self.progress.next_round.map(|next| self.is_present_member() && next >= through)
+    }
+
+    /// The round before which it has all results, as far as it has told.
+    pub fn holds_before(&self) -> Option<Round> {
+        self.progress.next_round.max(self.progress.complete)
     }
 
     /// Whether its healed state may contain a round that was repeated since.

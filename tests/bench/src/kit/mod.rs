@@ -5,6 +5,7 @@ pub mod checkout;
 pub mod clock;
 pub mod cpu;
 pub mod figures;
+pub mod memory;
 #[cfg(feature = "data")]
 pub mod python;
 pub mod recorder;

@@ -19,6 +19,7 @@ use tch::{Kind, Tensor};
 use super::cases::Work;
 use super::side::{Loaded, Step};
 use crate::kit::clock::now;
+use crate::kit::memory;
 
 /// Steps that the schedule of the learning rate expects.
 const STEPS: u64 = 100;
@@ -37,7 +38,8 @@ pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     let began = now();
     let mut engine = engine(&args.folder, args.work)?;
-    let loaded = Loaded { seconds: began.elapsed().as_secs_f64(), peak_bytes: peak_bytes()? };
+    let loaded =
+        Loaded { seconds: began.elapsed().as_secs_f64(), peak_bytes: memory::bytes("self", "VmHWM")? as u64 };
     println!("{}", json!(loaded));
     let batch = batch(engine.spec(), args.work);
     for (step, line) in (0..).zip(std::io::stdin().lock().lines()) {
@@ -47,7 +49,11 @@ pub fn run(args: &Args) -> Result<()> {
             Some(path) => write_logits(&engine, args.work, Path::new(path))?,
             None => engine.train_step(step, &batch)?.loss.into(),
         };
-        let step = Step { seconds: began.elapsed().as_secs_f64(), loss, peak_bytes: peak_bytes()? };
+        let step = Step {
+            seconds: began.elapsed().as_secs_f64(),
+            loss,
+            peak_bytes: memory::bytes("self", "VmHWM")? as u64,
+        };
         println!("{}", json!(step));
     }
     Ok(())
@@ -119,12 +125,4 @@ fn write_logits(engine: &Engine, work: Work, into: &Path) -> Result<f64> {
     let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
     std::fs::write(into, bytes).with_context(|| format!("write {}", into.display()))?;
     Ok(0.0)
-}
-
-/// Returns the process's largest memory so far.
-fn peak_bytes() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("read the process's memory")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the process's memory")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("a number of KiB")?;
-    Ok(kib << 10)
 }

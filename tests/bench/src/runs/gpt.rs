@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::training::{SPEED, Shape, Training};
 use crate::kit::clock::now;
+use crate::kit::memory;
 use crate::kit::stats::mean;
 
 /// Its shape.
@@ -24,27 +25,46 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// A step takes about a second on a slow core, and ten seconds as dense over 100 Mbit/s.
 pub const RUN_MAX: Duration = Duration::from_secs(900);
 
-/// Returns the seconds per step of two workers that train with AdamW in parallel without exchange.
-pub fn local(steps: u64) -> Result<f64> {
-    local_of(2, steps, "")
+/// Workers that train without exchange, on average.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local {
+    pub step_s: f64,
+    /// Anonymous memory of a worker: beside the model's, one vector of synchronised parameters.
+    pub bytes: f64,
 }
 
-/// The same for any number of workers, with further keys of `[train]`.
-pub fn local_of(workers: usize, steps: u64, train: &str) -> Result<f64> {
+/// Returns the seconds per step of two workers that train with AdamW in parallel without exchange.
+pub fn local(steps: u64) -> Result<f64> {
+    Ok(local_of(2, steps, "")?.step_s)
+}
+
+/// Measures any number of workers that train in parallel without exchange, with further keys of `[train]`.
+pub fn local_of(workers: usize, steps: u64, train: &str) -> Result<Local> {
     let link = LinkConfig::default();
     let train = format!("{SPEED}\n{train}");
     let start =
         |seed| Training { seed, train: &train, ..Training::new(GPT, &[1], ALONE, steps, &link) }.start();
     let mut runs = (1..=workers as u64).map(start).collect::<Result<Vec<_>>>()?;
     let measured = std::thread::scope(|scope| {
-        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(run, steps))).collect();
+        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| alone(run, steps))).collect();
         threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
-    let times = measured
+    let all = measured
         .into_iter()
-        .map(|time| time.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?)
+        .map(|run| run.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?)
         .collect::<Result<Vec<_>>>()?;
-    mean(&times).context("no worker was measured")
+    let mean_of = |of: fn(&Local) -> f64| mean(&all.iter().map(of).collect::<Vec<_>>());
+    let both = mean_of(|run| run.step_s).zip(mean_of(|run| run.bytes));
+    let (step_s, bytes) = both.context("no worker was measured")?;
+    Ok(Local { step_s, bytes })
+}
+
+fn alone(cluster: &mut Cluster, steps: u64) -> Result<Local> {
+    cluster.wait_for("the first steps", RUN_MAX, |status| slowest_step(status) >= WARM_UP_STEPS)?;
+    let worker = cluster.worker(0).context("the worker has ended")?.id();
+    // Its last steps bring an evaluation and a checkpoint.
+    let bytes = memory::bytes(worker, "RssAnon")?;
+    Ok(Local { step_s: step_s(cluster, steps)?, bytes })
 }
 
 /// Returns the seconds per step between the warm-up and the last step, over all workers.

@@ -1,5 +1,7 @@
 //! Runs of a byte-level GPT on the example's text, by the real binaries.
 
+use std::path::Path;
+
 use anyhow::Result;
 use longhaul_emulator::LinkConfig;
 use longhaul_run_toml::{Gpt2, RunToml};
@@ -39,6 +41,8 @@ pub struct Training<'a> {
     pub steps: u64,
     pub link: &'a LinkConfig,
     pub seed: u64,
+    /// `None`: the demo's.
+    pub text: Option<&'a Path>,
 }
 
 /// Division of replicas among workers.
@@ -83,7 +87,18 @@ pub fn cluster_config(
 impl<'a> Training<'a> {
     /// Creates a run in which only speed counts, with one replica per worker.
     pub fn new(shape: Shape, sites: &'a [usize], sync: &'a str, steps: u64, link: &'a LinkConfig) -> Self {
-        Self { shape, model: "", sites, sync, train: SPEED, copies: Copies::WHOLE, steps, link, seed: 1 }
+        Self {
+            shape,
+            model: "",
+            sites,
+            sync,
+            train: SPEED,
+            copies: Copies::WHOLE,
+            steps,
+            link,
+            seed: 1,
+            text: None,
+        }
     }
 
     /// Starts the run, in a folder removed with it.
@@ -114,7 +129,7 @@ impl<'a> Training<'a> {
             .gpt2(Gpt2 { layers, width, heads, context })
             .set("model.tied_embeddings", tied_embeddings)
             .lines("model", self.model)
-            .set("data.path", checkout::text())
+            .set("data.path", self.text.map_or_else(checkout::text, Path::to_owned))
             .batch(batch * workers)
             .set("train.micro_batch", micro_batch)
             .lines("train", self.train)

@@ -45,7 +45,7 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
 }
 
 fn first(method: &Method, link: &LinkConfig, steps: u64, local_steps: u64) -> Result<Vec<Figure>> {
-    let local = || gpt::local_of(2, local_steps, method.train);
+    let local = || anyhow::Ok(gpt::local_of(2, local_steps, method.train)?.step_s);
     let before = local()?;
     let limit = Duration::try_from_secs_f64(LIMIT * before * steps as f64)?;
     let train = format!("{SPEED}\n{}", method.train);

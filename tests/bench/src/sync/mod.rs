@@ -25,7 +25,7 @@ use longhaul_common::config::SyncPreset;
 use longhaul_tests::interrupt;
 
 use crate::kit::args::{Only, Quick};
-use session::{Selected, Session};
+use session::{Sample, Selected, Session};
 
 /// Speed, quality and traffic of every synchronisation strategy
 #[derive(clap::Args)]
@@ -46,6 +46,12 @@ pub struct Args {
     /// Further keys of `[sync]` for the methods of `whole`, `speed` and `first`, on trial: `--sync "groups = 3; bits_max = 1.0"`. The case is named after them
     #[arg(long, value_name = "KEYS")]
     sync: Option<String>,
+    /// Seed of the runs of `whole`. A file has figures of one seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Text for our methods in `whole` (default: the demo's, also for PyTorch's). A file has figures of one text
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
     /// Appends figures to this file and skips those in it, so that an interrupted run can continue
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
@@ -91,8 +97,13 @@ pub fn run(args: Args) -> Result<()> {
         args.sync.is_none() || args.part.iter().all(reads_trials),
         "--sync is for the parts whole, speed and first: name them with --part"
     );
+    ensure!(
+        args.seed == 1 && args.text.is_none() || args.part == [Section::Whole],
+        "--seed and --text are for the part whole: name it with --part"
+    );
     interrupt::watch()?;
-    let selected = Selected { only: args.only, on_trial: args.sync };
+    let sample = Sample { seed: args.seed, text: args.text };
+    let selected = Selected { only: args.only, on_trial: args.sync, sample };
     let mut session = Session::start(args.results.as_deref(), selected, args.quick.quick, args.hours)?;
     for part in args.part {
         match part {

@@ -1,9 +1,9 @@
 //! A session of the benchmark: remaining cases and time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use longhaul_tests::interrupt;
 
 use super::book::Book;
@@ -17,14 +17,28 @@ use crate::runs::pytorch;
 /// Overhead of a case: starting and ending processes, and a local run before and after it.
 const AROUND_A_CASE: Duration = Duration::from_secs(180);
 
-/// The line of a file that marks its cases as short.
-const RUN: (&str, &str, &str) = ("sync", "run", "quick");
+/// Benchmark and case of the lines that mark all others of a file.
+const RUN: (&str, &str) = ("sync", "run");
 
 /// The user's selection of methods.
 pub struct Selected {
     pub only: Only,
     /// Further keys of `[sync]`.
     pub on_trial: Option<String>,
+    pub sample: Sample,
+}
+
+/// The run of `whole` that stands for all.
+pub struct Sample {
+    pub seed: u64,
+    /// `None`: the demo's text.
+    pub text: Option<PathBuf>,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { seed: 1, text: None }
+    }
 }
 
 /// Collects all results.
@@ -50,17 +64,14 @@ impl Session {
     ) -> Result<Self> {
         let total = hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0)).transpose()?;
         let mut book = Book::open(results)?;
-        // The same cases have other lengths and must not be mixed.
-        let known = book.value(RUN.0, RUN.1, RUN.2).map(|value| value > 0.0);
-        ensure!(
-            known.unwrap_or(quick) == quick,
-            "the file has figures of the other kind (with or without --quick): use another one"
-        );
-        if known.is_none() {
-            book.add(RUN.0, RUN.1, &[figure(RUN.2, f64::from(u8::from(quick)), "")])?;
-        }
+        mark(&mut book, &selected.sample, quick)?;
         let (postponed, failed) = (Vec::new(), Vec::new());
         Ok(Self { book, quick, selected, began: now(), total, postponed, failed, python: None })
+    }
+
+    /// Returns the seed and the text of whole runs.
+    pub fn sample(&self) -> &Sample {
+        &self.selected.sample
     }
 
     /// Returns the selection of methods.
@@ -142,12 +153,35 @@ impl Session {
     }
 }
 
+/// Records which runs a file's figures are of; those of others must not be mixed with them.
+fn mark(book: &mut Book, sample: &Sample, quick: bool) -> Result<()> {
+    let size = |text: &PathBuf| std::fs::metadata(text).with_context(|| text.display().to_string());
+    let text_bytes = sample.text.as_ref().map(size).transpose()?.map_or(0.0, |file| file.len() as f64);
+    let is_new = book.case(RUN.0, RUN.1).next().is_none();
+    let marks = [
+        ("quick", f64::from(u8::from(quick)), "with or without --quick", None),
+        ("seed", sample.seed as f64, "another --seed", Some(1.0)),
+        ("text_bytes", text_bytes, "another --text", Some(0.0)),
+    ];
+    for (name, value, differs, unless_named) in marks {
+        let known = book.value(RUN.0, RUN.1, name).or(unless_named.filter(|_| !is_new));
+        ensure!(
+            known.unwrap_or(value) == value,
+            "the file has figures of another kind ({differs}): use another one"
+        );
+        if is_new && unless_named != Some(value) {
+            book.add(RUN.0, RUN.1, &[figure(name, value, "")])?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn everything() -> Selected {
-        Selected { only: Only { only: None }, on_trial: None }
+        Selected { only: Only { only: None }, on_trial: None, sample: Sample::default() }
     }
 
     #[test]
@@ -158,6 +192,29 @@ mod tests {
         assert!(start(false).is_ok());
         assert!(start(false).is_ok());
         assert!(start(true).is_err());
+    }
+
+    #[test]
+    fn a_file_has_figures_of_one_seed_and_one_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let texts = ["a", "bb"].map(|text| {
+            let path = folder.path().join(text);
+            std::fs::write(&path, text).unwrap();
+            path
+        });
+        let samples = || {
+            let texts = [None, Some(texts[0].clone()), Some(texts[1].clone())];
+            texts.into_iter().flat_map(|text| [1, 2].map(|seed| Sample { seed, text: text.clone() }))
+        };
+        for (i, first) in samples().enumerate() {
+            let path = folder.path().join(format!("{i}.jsonl"));
+            let start = |sample| {
+                Session::start(Some(&path), Selected { sample, ..everything() }, false, None).is_ok()
+            };
+            assert!(start(first));
+            let taken: Vec<usize> = (0..).zip(samples()).filter_map(|(j, s)| start(s).then_some(j)).collect();
+            assert_eq!(taken, [i]);
+        }
     }
 
     #[test]

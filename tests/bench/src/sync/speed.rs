@@ -13,6 +13,7 @@ use super::{small, watch};
 use crate::kit::clock::now;
 use crate::kit::cpu;
 use crate::kit::figures::{Figure, figure};
+use crate::kit::memory;
 use crate::runs::gpt::{self, GPT, slowest_step};
 use crate::runs::pytorch;
 use crate::runs::training::Training;
@@ -21,6 +22,8 @@ use crate::runs::training::Training;
 pub const BENCH: &str = "sync/speed";
 /// Name of the lines with more workers per site.
 pub const SITES_BENCH: &str = "sync/sites";
+/// The synchronised parameters, which a worker without exchange has, too.
+const VALUE_BYTES: f64 = 4.0;
 /// The thread that computes steps, contributes to rounds and takes over their results.
 const DEVICE: &str = "device";
 /// One worker each, or several.
@@ -135,7 +138,7 @@ pub fn link(rate_mbit: f64) -> Result<LinkConfig> {
 
 /// The latest local speed with its keys of `[train]`, which also applies before the next case with the same.
 #[derive(Default)]
-struct Local(Option<(f64, &'static str)>);
+struct Local(Option<(gpt::Local, &'static str)>);
 
 impl Local {
     /// Measures a case between two local runs; of several repetitions, returns the one with the median share.
@@ -143,24 +146,27 @@ impl Local {
         &mut self,
         repeats: u32,
         train: &'static str,
-        mut local: impl FnMut() -> Result<f64>,
+        mut local: impl FnMut() -> Result<gpt::Local>,
         mut case: impl FnMut() -> Result<Outcome>,
     ) -> Result<Vec<Figure>> {
         let mut measured = Vec::new();
         for _ in 0..repeats {
             let before = match self.0 {
-                Some((step_s, of)) if of == train => step_s,
+                Some((known, of)) if of == train => known,
                 _ => local()?,
             };
             let outcome = case()?;
             let after = local()?;
             self.0 = Some((after, train));
-            let local_s = f64::midpoint(before, after);
+            let local_s = f64::midpoint(before.step_s, after.step_s);
+            let local_bytes = f64::midpoint(before.bytes, after.bytes);
             match outcome {
                 Outcome::Over(limit) => {
                     return Ok(vec![figure("over_the_limit_of", limit.as_secs_f64(), "s")]);
                 }
-                Outcome::Measured(pace) => measured.push(Compared { pace, local_s }),
+                Outcome::Measured(pace, bytes) => {
+                    measured.push(Compared { pace, local_s, more_bytes: bytes - local_bytes });
+                }
             }
         }
         Ok(figures(measured))
@@ -172,6 +178,8 @@ impl Local {
 struct Compared {
     pace: Measured,
     local_s: f64,
+    /// Memory of a worker beyond that of one without exchange.
+    more_bytes: f64,
 }
 
 impl Compared {
@@ -203,12 +211,17 @@ fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
         let ns = median.pace.beside_s_per_step * 1e9 / small::parameters(GPT) as f64;
         figures.push(figure("ns_per_parameter", ns, "ns/parameter/step"));
     }
+    if median.more_bytes > 0.0 {
+        let bytes = VALUE_BYTES + median.more_bytes / small::parameters(GPT) as f64;
+        figures.push(figure("bytes_per_parameter", bytes, "bytes/parameter"));
+    }
     figures
 }
 
 /// Outcome of a case.
 enum Outcome {
-    Measured(Measured),
+    /// With a worker's memory at the end; 0: unknown.
+    Measured(Measured, f64),
     /// Fewer than two rounds were completed.
     Over(Duration),
 }
@@ -231,7 +244,10 @@ fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Length
         }
         pace.is_enough(&looks)
     })?;
-    Ok(pace.measured(&looks).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
+    let bytes = processes.iter().map(|worker| memory::bytes(worker, "RssAnon")).sum::<Result<f64>>()?;
+    let bytes = bytes / processes.len() as f64;
+    let measured = |pace| Outcome::Measured(pace, bytes);
+    Ok(pace.measured(&looks).map_or(Outcome::Over(lengths.limit), measured))
 }
 
 /// Returns a worker's CPU seconds beside those of the thread that computes, on average: mostly synchronisation and its transport. Not a number where a worker is gone.
@@ -260,13 +276,14 @@ fn pytorch_case(
         local.beside(
             1,
             "",
-            || python.local(&[], lengths.local_steps as usize),
+            || Ok(gpt::Local { step_s: python.local(&[], lengths.local_steps as usize)?, bytes: 0.0 }),
             || {
                 let links = pytorch::links(link)?;
                 let enough = |times: &[f64]| pace.is_enough(&looks(times));
                 let times = python.across(&links, &[], mode, lengths.limit, enough)?;
                 let times = times.context("no root or no TUN device for PyTorch over the link")?;
-                Ok(pace.measured(&looks(&times)).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
+                let measured = |pace| Outcome::Measured(pace, 0.0);
+                Ok(pace.measured(&looks(&times)).map_or(Outcome::Over(lengths.limit), measured))
             },
         )
     })
@@ -297,6 +314,7 @@ mod tests {
         let run = |step_s, local_s| Compared {
             pace: Measured { step_s, rounds: 2, bytes_per_step: 0.0, beside_s_per_step: 0.0 },
             local_s,
+            more_bytes: 0.0,
         };
         let told = |measured: Vec<Compared>| {
             figures(measured).iter().map(|f| (f.metric, f.value)).collect::<Vec<_>>()

@@ -2,6 +2,7 @@
 
 mod columns;
 mod mean;
+mod undecided;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use longhaul_proto::control::message::Encoding;
 
 use self::columns::ColumnTask;
 use self::mean::{outgoing_mean, same_length, weighted_mean};
+use self::undecided::UndecidedMemories;
 use crate::encode::audit::{self, Books, Findings};
 use crate::encode::error_feedback::ErrorFeedback;
 use crate::encode::mechanism::GaussianMechanism;
@@ -36,7 +38,7 @@ pub struct Compressor {
     /// Whether the memories hold gradients, which are useless after the warm-up.
     keeps_gradients: bool,
     /// Memories before the compression of a round that is not decided yet.
-    before: BTreeMap<FragmentId, (Round, ErrorFeedback)>,
+    before: UndecidedMemories,
     /// The same two for updates of columns.
     columns: ColumnMemories,
     /// In place of the configured chains.
@@ -139,7 +141,7 @@ impl Compressor {
             pool,
             memories: BTreeMap::new(),
             keeps_gradients: config.changes_kind_after_the_warmup(),
-            before: BTreeMap::new(),
+            before: UndecidedMemories::default(),
             columns: ColumnMemories::default(),
             adapted: None,
             mechanism: None,
@@ -204,8 +206,8 @@ impl Compressor {
             if is_corrected && memory.velocity.is_empty() {
                 memory.velocity.resize(len, 0.0);
             }
-            // The older copy's buffers take the new values.
-            let mut before = self.before.remove(&fragment).unwrap_or_default().1;
+            // An older copy's buffers take the new values.
+            let mut before = self.before.take_buffer(fragment);
             std::mem::swap(&mut before, &mut memory);
             memory.velocity.clone_from(&before.velocity);
             memory.residual.resize(before.residual.len(), 0.0);
@@ -242,7 +244,7 @@ impl Compressor {
         if let Some(CompressedMemory { memory, before, .. }) = kept {
             if body.is_ok() {
                 self.memories.insert(job.fragment, memory);
-                self.before.insert(job.fragment, (round, before));
+                self.before.insert(round, job.fragment, before);
             } else {
                 self.memories.insert(job.fragment, before);
             }
@@ -271,9 +273,9 @@ impl Compressor {
             return Err(EncodeError::NonFinite { index }.into());
         }
         let memory = self.memories.entry(fragment).or_insert_with(|| ErrorFeedback::new(len, false));
-        let (of, before) = self.before.entry(fragment).or_default();
+        let mut before = self.before.take_buffer(fragment);
         before.clone_from(memory);
-        *of = round;
+        self.before.insert(round, fragment, before);
         let decay = self.config.error_decay;
         memory.residual.iter_mut().zip(mean).for_each(|(rest, value)| *rest = *rest * decay + value);
         let take = |&at: &u32| {
@@ -344,11 +346,14 @@ impl Compressor {
         uplink(&self.config, tiles as u32)
     }
 
+    /// Notes that no round up to this one can become void: the memories before them leave their buffers to others.
+    pub fn decided(&mut self, round: Round) {
+        self.before.decided(round);
+    }
+
     /// Restores a memory to its state before the compression of this round, bit for bit: the round did not count.
     pub fn retract(&mut self, round: Round, fragment: FragmentId) {
-        if let Some((of, before)) = self.before.remove(&fragment)
-            && of == round
-        {
+        if let Some(before) = self.before.take(round, fragment) {
             self.memories.insert(fragment, before);
         }
         self.retract_columns(round, fragment);
@@ -356,7 +361,7 @@ impl Compressor {
 
     /// Hands over the unsent values of a fragment to its next uploader, in the form of an update.
     pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
-        self.before.remove(&fragment);
+        self.before.forget(fragment);
         Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
@@ -365,7 +370,7 @@ impl Compressor {
         let keeps_gradients = std::mem::take(&mut self.keeps_gradients);
         if keeps_gradients {
             self.memories.clear();
-            self.before.clear();
+            self.before = UndecidedMemories::default();
         }
         keeps_gradients
     }
@@ -387,7 +392,7 @@ impl Compressor {
             let len = self.layouts.model().range(*fragment).len();
             memory.residual.len() == len && (memory.velocity.is_empty() || memory.velocity.len() == len)
         };
-        self.before.clear();
+        self.before = UndecidedMemories::default();
         self.memories = memories;
         self.memories.retain(fits);
     }

@@ -54,6 +54,8 @@ struct Residuals {
     keeps_gradients: bool,
     /// Residuals from before reductions that may become void.
     before: BTreeMap<FragmentId, Backups>,
+    /// Buffers of earlier such residuals, for the next ones.
+    spare: Vec<Vec<f32>>,
     /// Rounds before this one are complete, and never void.
     settled: Round,
     /// Each fragment's last addition to its residual, and the residual after it.
@@ -280,8 +282,9 @@ impl Reducer {
             encoder.encode(NO_SEED, &self.scratch, frame)?;
             return Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)));
         }
-        let residual = self.kept.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
-        let before = self.kept.before.entry(fragment).or_default().reduce(round, self.kept.settled, residual);
+        let Residuals { residuals, before, spare, settled, waiting, .. } = &mut self.kept;
+        let residual = residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
+        let before = before.entry(fragment).or_default().reduce(round, *settled, residual, spare);
         let is_union = self.form == ResultForm::Union && (!is_warmup || self.opens_with_unions);
         let added = Waiting::default().with(&[], &self.scratch);
         let encoded = if is_union {
@@ -297,7 +300,7 @@ impl Reducer {
             self.undo(round, fragment);
             return Err(error);
         }
-        self.kept.waiting.insert(fragment, (round, added.with(residual, &[])));
+        waiting.insert(fragment, (round, added.with(residual, &[])));
         Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
 
@@ -306,6 +309,7 @@ impl Reducer {
         if std::mem::take(&mut self.kept.keeps_gradients) {
             self.kept.residuals.clear();
             self.kept.before.clear();
+            self.kept.spare.clear();
             self.kept.waiting.clear();
         }
     }
@@ -313,6 +317,13 @@ impl Reducer {
     /// Notes that all results of a round are here.
     pub fn completed(&mut self, round: Round) {
         self.kept.settled = self.kept.settled.max(round.next());
+    }
+
+    /// Notes that this worker's device has applied a round, whose results are here: no checkpoint needs the residuals before it or an earlier one.
+    pub fn applied(&mut self, round: Round) {
+        let Residuals { before, spare, settled, .. } = &mut self.kept;
+        let over = round.next().min(*settled);
+        before.values_mut().for_each(|backups| backups.forget_before(over, spare));
     }
 
     /// Returns the backlog in fragments that this worker reduced last in this round.

@@ -6,10 +6,12 @@ mod replies;
 mod wires;
 mod world;
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use longhaul_collective::SiteTls;
 use longhaul_common::config::RunConfig;
@@ -51,6 +53,8 @@ pub struct Worker {
     acceptor: Acceptor,
     site: SiteThread,
     epoch: u64,
+    /// Time of all events so far.
+    pub busy: Duration,
     /// Parameters on the device.
     pub local: Vec<f32>,
     /// Sums of all updates made here, and of those in results that name this worker's site.
@@ -173,6 +177,26 @@ impl<const N: usize> Rig<N> {
         }
     }
 
+    /// Waits for the update of a round at a worker's device.
+    pub fn update(&mut self, at: usize, round: u64) -> RoundUpdate {
+        let got = Cell::new(None);
+        self.pump(|workers| {
+            let message = workers[at].device.try_recv().ok();
+            let is_here = message.is_some();
+            got.set(message);
+            is_here
+        });
+        match got.into_inner() {
+            Some(ToDevice::Apply { round: of, update, .. }) if of == Round(round) => update,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the time of each activity of all workers since the last call.
+    pub fn spent(&self) -> BTreeMap<&'static str, Duration> {
+        self.world.spent()
+    }
+
     /// Advances the time at once.
     pub fn pass(&self, time: Duration) {
         self.world.pass(time);
@@ -265,6 +289,7 @@ impl Worker {
             acceptor,
             site: thread,
             epoch: 0,
+            busy: Duration::ZERO,
             local: vec![0.0; VALUES],
             learnt: zeros.clone(),
             counted: zeros,
@@ -284,6 +309,11 @@ impl Worker {
         if let Some(thread) = self.site.lock().unwrap().take() {
             thread.join().unwrap();
         }
+    }
+
+    /// Reports whether members contribute gradients in a round, and all of them.
+    pub fn sends_gradients(&self, round: u64) -> bool {
+        self.sync.shares_everything_in(Round(round))
     }
 
     /// Reports whether its device has built its model.
@@ -315,13 +345,19 @@ impl Worker {
 
     /// Plays the device.
     fn play_device(&mut self) {
+        self.build(vec![0.0; VALUES]);
+    }
+
+    /// Plays a device that has built a model with these parameters.
+    pub fn build(&mut self, parameters: Vec<f32>) {
+        self.local.clone_from(&parameters);
         self.handle(SyncEvent::Device(FromDevice::Prepared(Box::new(Prepared {
             gpu: None,
             rank: 0,
             exchanges: None,
             spec: longhaul_common::model::tiny::tiny_gpt2(),
             companions: Default::default(),
-            parameters: vec![0.0; VALUES],
+            parameters,
             samples: 100,
             data_hash: [0; 32],
             evaluation: Default::default(),
@@ -333,9 +369,12 @@ impl Worker {
         self.sync.config.sync.fragment_values
     }
 
+    #[allow(clippy::disallowed_methods, reason = "the time of the work itself")]
     pub fn handle(&mut self, event: SyncEvent) {
+        let began = Instant::now();
         self.sync.handle(event).unwrap();
         self.sync.carry_out().unwrap();
+        self.busy += began.elapsed();
     }
 
     pub fn hear(&mut self, message: ToWorker) {
@@ -402,12 +441,17 @@ impl Worker {
 
     /// Contributes `values`, of which the next contribution repeats `repeated`.
     pub fn send_repeated(&mut self, round: u64, values: Vec<f32>, repeated: Vec<f32>, weight: u32) {
+        self.send_stretches(round, SparseRanges::whole(values), repeated, weight);
+    }
+
+    /// The same for some stretches.
+    pub fn send_stretches(&mut self, round: u64, values: SparseRanges, repeated: Vec<f32>, weight: u32) {
         let update = LocalUpdate {
             repeated,
             steps: 0,
             compute: Duration::ZERO,
             round: Round(round),
-            values: SparseRanges::whole(values),
+            values,
             columns: None,
             weight,
             loss: Some(1.0),

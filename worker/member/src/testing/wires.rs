@@ -225,12 +225,12 @@ impl Outside for Wires {
         Ok(())
     }
 
-    fn begin(&self, _: Activity) -> Ongoing {
-        Box::new(())
+    fn begin(&self, activity: Activity) -> Ongoing {
+        Box::new(self.world.spend(activity.name()))
     }
 
-    fn begin_coding(&self, _: Activity) -> Ongoing {
-        Box::new(())
+    fn begin_coding(&self, activity: Activity) -> Ongoing {
+        self.begin(activity)
     }
 
     fn encodes(&self, _: Option<Encoding>) {}

@@ -23,6 +23,22 @@ pub struct World {
     queue: Sender<Arrival>,
     /// Threads that may still send.
     threads: AtomicUsize,
+    /// Time of each activity so far, of all workers.
+    spent: Mutex<BTreeMap<&'static str, Duration>>,
+}
+
+/// An activity, which counts when it is dropped.
+pub struct Spending {
+    world: Arc<World>,
+    name: &'static str,
+    began: Duration,
+}
+
+impl Drop for Spending {
+    fn drop(&mut self) {
+        let took = self.world.began.elapsed().saturating_sub(self.began);
+        *self.world.spent.lock().unwrap().entry(self.name).or_default() += took;
+    }
 }
 
 #[derive(Default)]
@@ -46,12 +62,22 @@ impl World {
     pub fn new() -> (Arc<Self>, Receiver<Arrival>) {
         let (queue, events) = channel();
         let (began, state, threads) = (Instant::now(), Mutex::default(), AtomicUsize::new(0));
-        (Arc::new(Self { began, state, queue, threads }), events)
+        (Arc::new(Self { began, state, queue, threads, spent: Mutex::default() }), events)
     }
 
     #[allow(clippy::disallowed_methods, reason = "threads of the site take real time")]
     pub fn now(&self) -> Duration {
         self.began.elapsed() + self.lock().skipped
+    }
+
+    /// Counts the time of an activity.
+    pub fn spend(self: &Arc<Self>, name: &'static str) -> Spending {
+        Spending { world: Arc::clone(self), name, began: self.began.elapsed() }
+    }
+
+    /// Returns the time of each activity since the last call.
+    pub fn spent(&self) -> BTreeMap<&'static str, Duration> {
+        std::mem::take(&mut self.spent.lock().unwrap())
     }
 
     /// Advances the time at once.

@@ -64,7 +64,7 @@ impl Run {
             roll.behind = roll.behind.saturating_sub(1);
         }
         // A leaver may have waited for it.
-        let has_caught_up = !caught_up_before && peer.has_caught_up(through);
+        let has_caught_up = caught_up_before != Some(true) && peer.has_caught_up(through) == Some(true);
         peer.progress.state_hash = (report.state_hash != NOT_COMPARED).then_some(report.state_hash);
         self.accounting.slow_joiners.takes_part(worker);
         let rank = peer.slot.map_or(0, |slot| slot.rank);

@@ -264,7 +264,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         peer.standing = Standing::Waiting;
         peer.start.ready = None;
-        peer.progress.next_round = None;
+        (peer.progress.next_round, peer.progress.complete) = (None, None);
         peer.start.donors.clear();
     }
 }

@@ -102,7 +102,9 @@ impl Run {
         }
         if !self.core.is_closing() {
             let through = self.core.state.rounds.ledger.through();
-            self.liveness.heal_waiting(&mut self.core, |peer| peer.has_caught_up(through));
+            self.liveness.heal_waiting(&mut self.core, |peer| {
+                peer.is_present_member() && peer.has_caught_up(through) != Some(false)
+            });
         }
     }
 
@@ -141,6 +143,9 @@ impl Run {
             && settling.generation == settled.generation
             && settling.participants.contains(&worker)
         {
+            if let Some(peer) = self.core.peers.get_mut(&worker) {
+                peer.progress.complete = Some(settled.open_round);
+            }
             settling.answers.insert(worker, settled);
         }
     }

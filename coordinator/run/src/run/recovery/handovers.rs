@@ -1,7 +1,7 @@
 //! A worker that is to leave and alone holds some state goes once another worker holds it too, or it is on a disk.
 //!
-//! Where each worker has the whole model and a worker is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and
-//! all write their checkpoint. If workers stay, one of them copies the leaver's checkpoint, and they go on from there: with a spare in its place, or under another plan.
+//! While workers that stay catch up with the rounds, it waits for them. Where each worker has the whole model and a worker is about to join, the last one that trains
+//! stays until the joiner has the rounds. Otherwise a generation ends at a round and all write their checkpoint. If workers stay, one of them copies the leaver's checkpoint, and they go on from there: with a spare in its place, or under another plan.
 //! Otherwise the run waits for a worker with such a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,9 +76,10 @@ impl Run {
             return self.core.send(worker, ToWorker::Handover);
         }
         let minutes = HANDOVER_MAX.as_secs() / 60;
+        let is_held = self.accounting.is_held(&self.core);
         let text = format!(
             "is to leave, but {}, in {minutes} minutes at the latest",
-            self.recovery.why_needed(&self.core, worker)
+            self.recovery.why_needed(&self.core, worker, is_held)
         );
         self.core.notice(Severity::Info, Some(worker), text);
         self.recovery.keep_until_spared(&mut self.core, worker, HANDOVER_MAX, incarnation, (reason, what));
@@ -144,17 +145,13 @@ impl Run {
 
     /// Whether a generation has to end for all to write checkpoints.
     pub(crate) fn handover_is_due(&self) -> bool {
-        // Where each worker has the whole model, a joiner fetches it during training, if time permits.
         let is_soon = self
             .recovery
             .handovers
             .leaving
             .values()
             .any(|leave| leave.until <= self.core.now + WRITES_BEFORE);
-        (self.core.ranks() > 1
-            || !self.recovery.has_joiners(&self.core)
-            || self.accounting.is_held(&self.core)
-            || is_soon)
+        (is_soon || self.accounting.is_held(&self.core) || !self.recovery.may_wait(&self.core, None))
             && self.core.state.phase == Phase::Training
             && !self.core.is_closing()
             && self
@@ -234,22 +231,22 @@ impl Recovery {
     }
 
     /// Describes why a worker is still needed.
-    fn why_needed(&self, core: &Core, worker: WorkerId) -> String {
+    fn why_needed(&self, core: &Core, worker: WorkerId, is_held: bool) -> String {
         if core.state.phase != Phase::Training {
             return "no other worker has some of the state that the run goes on from: it leaves once others have it"
                 .to_owned();
         }
         let parts = core.ranks();
-        let through = core.state.rounds.ledger.through();
-        if core.peers.iter().any(|(other, peer)| catches_up(peer, through) && !self.handovers.has(*other)) {
-            return "the workers that stay are catching up: it leaves once they hold its rounds".to_owned();
+        let may_wait = !is_held && self.may_wait(core, Some(worker));
+        if may_wait && self.somebody_catches_up(core, Some(worker)) {
+            return "the workers that stay are catching up: it leaves once they have its rounds".to_owned();
         }
         let whose = match core.rank_of(worker).filter(|_| parts > 1) {
             Some(rank) => format!("no other worker has its part of the model ({} of {parts})", rank + 1),
             None => "is the only worker that trains".to_owned(),
         };
         let when = match () {
-            () if parts == 1 && self.has_joiners(core) => "a joining worker has fetched the state from it",
+            () if may_wait => "a joining worker has fetched the state from it",
             () if core.may_copy()
                 && core.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
             {
@@ -275,24 +272,32 @@ impl Recovery {
                 others_stay && core.choose_source_of(|other| other != worker).round() < with
             }
             Phase::Training => {
+                let is_member = core.peers.get(&worker).is_some_and(Peer::is_present_member);
+                let own = core.peers.get(&worker).and_then(Peer::holds_before);
                 let through = core.state.rounds.ledger.through();
-                let whole = core.replicas_where(|peer| peer.has_caught_up(through));
-                core.peers.get(&worker).is_some_and(Peer::is_present_member)
-                    && !whole.iter().any(|workers| workers.iter().copied().all(stays))
+                let all = own.map_or(through, |own| own.min(through));
+                let whole = core.replicas_where(|peer| {
+                    peer.is_present_member() && peer.holds_before().is_some_and(|before| before >= all)
+                });
+                is_member && !whole.iter().any(|workers| workers.iter().copied().all(stays))
             }
             Phase::Draining | Phase::Finished => false,
         }
     }
 
-    /// Whether a worker that stays is about to have the state.
-    fn has_joiners(&self, core: &Core) -> bool {
-        let through = core.state.rounds.ledger.through();
-        let joins = |peer: &Peer| match peer.standing {
-            Standing::Healing | Standing::Ready => true,
-            Standing::Member => catches_up(peer, through),
-            Standing::Waiting | Standing::Preparing => false,
-        };
-        core.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
+    /// Whether workers that stay are about to have the state without an end of the generation: they catch up, or fetch a whole model. `without`: one that is about to
+    /// leave as well.
+    fn may_wait(&self, core: &Core, without: Option<WorkerId>) -> bool {
+        let fetches = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
+        let stays = |other: WorkerId| Some(other) != without && !self.handovers.has(other);
+        self.somebody_catches_up(core, without)
+            || core.ranks() == 1 && core.peers.iter().any(|(other, peer)| fetches(peer) && stays(*other))
+    }
+
+    /// Whether a whole replica of members stays: it has the rounds soon.
+    fn somebody_catches_up(&self, core: &Core, without: Option<WorkerId>) -> bool {
+        let stays = |other: &WorkerId| Some(*other) != without && !self.handovers.has(*other);
+        core.replicas_where(Peer::is_present_member).iter().any(|workers| workers.iter().all(stays))
     }
 
     /// Time of the next look at leaving workers, without an earlier event.
@@ -363,11 +368,6 @@ impl Recovery {
         }
         core.ask_to_keep(keeper, worker, own);
     }
-}
-
-/// Whether it is a member that lacks rounds that count.
-fn catches_up(peer: &Peer, through: Round) -> bool {
-    peer.is_present_member() && !peer.has_caught_up(through)
 }
 
 impl Core {

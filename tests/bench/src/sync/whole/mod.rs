@@ -17,9 +17,10 @@ use longhaul_emulator::LinkConfig;
 
 use crate::kit::figures::{Figure, figure};
 use crate::kit::progress;
+use crate::runs::training::Training;
 use crate::sync::book::Book;
 use crate::sync::method::{self, Method};
-use crate::sync::session::Session;
+use crate::sync::session::{Sample, Session};
 use crate::sync::small;
 use scale::{RATE_SCALE, WHOLE};
 use shares::{Ran, Takes};
@@ -38,7 +39,6 @@ const STEPS_QUICK: u64 = 300;
 
 /// One worker each.
 const SITES: [usize; 2] = [1, 1];
-const SEED: u64 = 1;
 /// Limit of a case, in multiples of local runs.
 const LIMIT_TIMES: f64 = 5.0;
 /// The limit of `auto`, which must have a figure on every link.
@@ -133,8 +133,10 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>)
                 }
             }
         }
+        // The script has the demo's text.
+        let has_peers = session.sample().text.is_none();
         for (name, mode, _) in method::PYTORCH {
-            let wanted = if session.wants(name) { rates_mbit } else { &[] };
+            let wanted = if has_peers && session.wants(name) { rates_mbit } else { &[] };
             for &rate_mbit in wanted {
                 let case = Case { method: name, rate_mbit, steps, limit_times: LIMIT_TIMES };
                 if !case.is_hopeless(&session.book) {
@@ -148,13 +150,15 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>)
 
 fn ours_case(session: &mut Session, case: &Case<'_>, method: &Method, local: &mut Local) -> Result<()> {
     let enough_s = enough_s(session);
-    session.case(BENCH, &case.name(), case.limit_about(), |_| {
+    session.case(BENCH, &case.name(), case.limit_about(), |session| {
         let own = || ours::local_step_s(enough_s, method.train);
         let known = local.ours.filter(|(_, train)| *train == method.train);
         let before = known.map_or_else(own, |(step_s, _)| Ok(step_s))?;
         let link = scale::link(case.rate_mbit, before)?;
         let train = method.train(method.best_rate * RATE_SCALE);
-        let training = ours::training(&method.sync, &train, case.steps, &link);
+        let Sample { seed, text } = session.sample();
+        let every = ours::training(&method.sync, &train, case.steps, &link);
+        let training = Training { seed: *seed, text: text.as_deref(), ..every };
         let measured = ours::run(&training, limit(case, before)?)?;
         let after = own()?;
         local.ours = Some((after, method.train));
@@ -174,13 +178,15 @@ fn peer_case(
     }
     let enough_s = enough_s(session);
     session.case(BENCH, &case.name(), case.limit_about(), |session| {
+        let seed = session.sample().seed;
         let python = session.python().context("python was there a moment ago")?;
         // The link is that of our own runs.
         let ours = ours::local_step_s(enough_s, "")?;
         let steps = (enough_s / ours).ceil() as usize;
         let before = local.theirs.map_or_else(|| peers::local_step_s(python, steps), Ok)?;
         let link = scale::link(case.rate_mbit, ours)?;
-        let measured = peers::run(python, mode, case.steps, &link, limit(case, before)?)?;
+        let limit = limit(case, before)?;
+        let measured = peers::run(python, mode, (case.steps, seed), &link, limit)?;
         let after = peers::local_step_s(python, steps)?;
         (local.ours, local.theirs) = (None, Some(after));
         Ok(figures(case, &measured, f64::midpoint(before, after), &link))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::scale::{COPIES, WHOLE};
 use super::shares::steady_step_s;
-use super::{Measured, SEED, SITES};
+use super::{Measured, SITES};
 use crate::kit::clock::now;
 use crate::runs::gpt::slowest_step;
 use crate::runs::training::Training;
@@ -32,7 +32,7 @@ const LAST_PART: u64 = 24;
 
 /// Returns a run of [`WHOLE`] over this link.
 pub fn training<'a>(sync: &'a str, train: &'a str, steps: u64, link: &'a LinkConfig) -> Training<'a> {
-    Training { train, copies: COPIES, seed: SEED, ..Training::new(WHOLE, &SITES, sync, steps, link) }
+    Training { train, copies: COPIES, ..Training::new(WHOLE, &SITES, sync, steps, link) }
 }
 
 /// Returns the seconds per step of two workers that train in parallel without exchange, with these keys of `[train]`.

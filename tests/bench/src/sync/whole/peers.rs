@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_emulator::LinkConfig;
 
+use super::Measured;
 use super::scale::{COPIES, RATE_SCALE, WHOLE};
 use super::shares::steady_step_s;
-use super::{Measured, SEED};
 use crate::runs::pytorch::{self, Mode, Python};
 use crate::sync::speed;
 
@@ -35,14 +35,14 @@ pub fn local_step_s(python: &Python, steps: usize) -> Result<f64> {
 pub fn run(
     python: &Python,
     mode: Mode<'_>,
-    steps: u64,
+    (steps, seed): (u64, u64),
     link: &LinkConfig,
     limit: Duration,
 ) -> Result<Measured> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.json");
     let path = report.to_str().context("the temporary folder's name is not UTF-8")?;
-    let (count, rate, seed) = (steps.to_string(), learning_rate(mode).to_string(), SEED.to_string());
+    let (count, rate, seed) = (steps.to_string(), learning_rate(mode).to_string(), seed.to_string());
     let more = ["--steps", &count, "--warmup", "0", "--learning-rate", &rate, "--gradient-clip", CLIP];
     let more = more.into_iter().chain(["--seed", &seed, "--report", path]).map(str::to_owned);
     let options: Vec<String> = shape().into_iter().chain(more).collect();

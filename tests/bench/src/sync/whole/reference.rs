@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_emulator::LinkConfig;
 
+use super::BENCH;
 use super::scale::{COPIES, RATE_SCALE, WHOLE};
 use super::shares::Curve;
-use super::{BENCH, SEED};
 use crate::kit::figures::figure;
 use crate::runs::training::Training;
 use crate::sync::book::Book;
-use crate::sync::session::Session;
+use crate::sync::session::{Sample, Session};
 use crate::sync::{method, small};
 
 /// The same two workers, in one place.
@@ -49,12 +49,14 @@ pub fn loss_of(book: &Book, reference: &str, steps: u64) -> Option<f64> {
 
 fn measure(session: &mut Session, reference: &str, steps: u64) -> Result<()> {
     let limit = STEP_MAX * u32::try_from(steps)?;
-    session.case(BENCH, &case_name(reference, steps), limit, |_| {
+    session.case(BENCH, &case_name(reference, steps), limit, |session| {
         let method = method::presets().into_iter().find(|method| method.name == reference);
         let method = method.with_context(|| format!("no method is named {reference}"))?;
         let (link, train) = (LinkConfig::default(), method.train(method.best_rate * RATE_SCALE));
         let dense = Training::new(WHOLE, SITES, &method.sync, steps, &link);
-        let training = Training { train: &train, copies: COPIES, seed: SEED, ..dense };
+        let Sample { seed, text } = session.sample();
+        let training =
+            Training { train: &train, copies: COPIES, seed: *seed, text: text.as_deref(), ..dense };
         let loss = small::run(&training, limit)?.and_then(|ended| ended.loss);
         let loss = loss.map(|value| figure("loss", value, "nats"));
         let over = figure("over_the_limit_of", limit.as_secs_f64(), "s");
