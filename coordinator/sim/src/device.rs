@@ -302,7 +302,8 @@ impl Device {
     fn contribution(&self, round: Round, mut gradient: Vec<f32>, computed: u32) -> SparseRanges {
         if !self.is_gradient(round) {
             let layout = self.config.sync.layout(self.state.parameters.len() as u64);
-            let mut due = SparseRanges::zeros(self.barrier.schedule().due_stretches(&layout, round));
+            let mut due =
+                SparseRanges::reusing(Vec::new(), self.barrier.schedule().due_stretches(&layout, round));
             for (range, values) in due.iter_mut() {
                 values.copy_from_slice(&self.state.parameters[range]);
             }

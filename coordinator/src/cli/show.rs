@@ -113,6 +113,9 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
     }
+    if let Some(round) = status.cluster.parity_from {
+        lines.push(format!("parity     compared from r{round} on: each worker computes the whole warm-up"));
+    }
     lines.extend(status.accounting.refused.iter().map(|refused| {
         let RefusalStatus { site, reason, count, round, by } = refused;
         format!("refused    {count} updates of {site} ({}), the last for r{round} by {by}", reason.name())

@@ -32,7 +32,7 @@ pub struct Args {
 const EVERY: &str = "overlap = 0\nadapt = false";
 /// Name, and keys of `[sync]`.
 const CASES: [(&str, &str); 5] = [
-    ("auto, 64 of 4096", "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 1\nearly_share = 0.0"),
+    ("auto, 64 of 4096", "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 1"),
     ("muloco, two bits", "preset = \"muloco\"\nwarmup_share = 0.0"),
     ("sparse-local", "preset = \"sparse-local\"\nwarmup_share = 0.0"),
     ("streaming-diloco", "preset = \"streaming-diloco\"\nwarmup_share = 0.0"),

@@ -7,16 +7,19 @@ use longhaul_proto::codec::Decoder;
 use longhaul_proto::round::FragmentResult;
 
 use super::layouts::Layouts;
-use crate::reduce::mean::add_result;
+use crate::reduce::mean::set_result;
 use crate::sparse_ranges::SparseRanges;
 
 /// Decodes results on arrival, so that only the last one is left at the end. For one round at a time: further results stay encoded.
 #[derive(Default)]
 pub(super) struct Arriving {
     round: Option<Round>,
+    /// Arbitrary where nothing is decoded yet.
     mean: SparseRanges,
     decoded: BTreeSet<FragmentId>,
     damaged: usize,
+    /// Memory of an earlier mean.
+    spare: Vec<f32>,
 }
 
 impl Arriving {
@@ -31,18 +34,19 @@ impl Arriving {
     ) {
         let layout = layouts.of(round);
         if self.round.is_none() {
-            let mean = SparseRanges::zeros(layouts.schedule().due_stretches(&layout, round));
+            let memory = std::mem::take(&mut self.spare);
+            let mean = SparseRanges::reusing(memory, layouts.schedule().due_stretches(&layout, round));
             *self = Self { round: Some(round), mean, ..Self::default() };
         }
         if self.round == Some(round)
             && let Some(mean) = self.mean.get_mut(layout.range(fragment))
             && self.decoded.insert(fragment)
         {
-            self.damaged += add_result(result, 1.0, decoder, mean);
+            self.damaged += set_result(result, decoder, mean);
         }
     }
 
-    /// Returns the mean of a round with these results, one per due fragment.
+    /// Returns the mean of a round with these results, one per fragment.
     pub fn take(
         &mut self,
         layouts: &Layouts,
@@ -50,9 +54,13 @@ impl Arriving {
         results: &[FragmentResult],
         decoder: &mut Decoder,
     ) -> SparseRanges {
-        let mut arrived = if self.round == Some(round) { std::mem::take(self) } else { Self::default() };
-        for (fragment, result) in layouts.of(round).fragments().zip(results) {
-            arrived.add(layouts, round, fragment, result, decoder);
+        let mut arrived = match self.round == Some(round) {
+            true => std::mem::take(self),
+            false => Self { spare: std::mem::take(&mut self.spare), ..Self::default() },
+        };
+        let nothing = FragmentResult::nothing();
+        for (at, fragment) in layouts.of(round).fragments().enumerate() {
+            arrived.add(layouts, round, fragment, results.get(at).unwrap_or(&nothing), decoder);
         }
         let Self { mean, damaged, .. } = arrived;
         if damaged > 0 {
@@ -61,9 +69,15 @@ impl Arriving {
         mean
     }
 
+    /// Takes back the memory of a mean, for the next one.
+    pub fn give_back(&mut self, mean: SparseRanges) {
+        self.spare = mean.into_memory();
+    }
+
     /// Drops decoded results: they may no longer be valid.
     pub fn forget(&mut self) {
-        *self = Self::default();
+        let mean = std::mem::take(&mut self.mean);
+        *self = Self { spare: mean.into_memory(), ..Self::default() };
     }
 }
 

@@ -12,6 +12,7 @@ use multiversion::multiversion;
 
 use super::average::Average;
 use super::outer::OuterStep;
+use crate::encode::pool::CodecPool;
 use crate::sparse_ranges::SparseRanges;
 
 /// The synchronised parameters on the host, and their round.
@@ -123,18 +124,37 @@ impl Replica {
         self.hashes.get_mut()[range.start / BLOCK_VALUES..range.end.div_ceil(BLOCK_VALUES)].fill(None);
     }
 
-    /// Makes an outer step of the parameters in these ranges with a round's mean. The same bits on every member.
-    pub fn apply(&mut self, round: Round, mean: &SparseRanges, changed: &[Range<usize>], step: OuterStep) {
+    /// Makes an outer step of the parameters in these ascending and disjoint ranges with a round's mean, and hashes them while they are in cache. The same bits on every
+    /// member.
+    pub fn apply(
+        &mut self,
+        round: Round,
+        mean: &SparseRanges,
+        changed: &[Range<usize>],
+        step: OuterStep,
+        pool: &CodecPool,
+    ) {
         let parameters = Arc::make_mut(&mut self.parameters);
         let momentum = Arc::make_mut(&mut self.momentum);
+        let values = parameters.len();
         if step.has_memory() {
-            momentum.resize(parameters.len(), 0.0);
+            momentum.resize(values, 0.0);
         }
+        let (mut parameters, mut momentum) = (parameters.as_mut_slice(), momentum.as_mut_slice());
+        let mut pieces = Vec::with_capacity(changed.len());
+        let mut at = 0;
         for range in changed {
-            let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
-            step.apply(&mut parameters[range.clone()], memory, mean.get(range.clone()).unwrap_or_default());
+            let of_piece = take_range(&mut parameters, at, range);
+            let memory = if step.has_memory() { take_range(&mut momentum, at, range) } else { &mut [] };
+            let mean = mean.get(range.clone()).unwrap_or_default();
+            pieces.push(Piece { start: range.start, parameters: of_piece, memory, mean, hashes: Vec::new() });
+            at = range.end;
         }
+        pool.run(&mut pieces, |piece| piece.step(step, values));
+        let known: Vec<(usize, Hash)> = pieces.into_iter().flat_map(|piece| piece.hashes).collect();
         changed.iter().for_each(|range| self.touch(range.clone()));
+        let hashes = self.hashes.get_mut();
+        known.into_iter().for_each(|(block, hash)| hashes[block] = Some(hash));
         self.next_round = round.next();
     }
 
@@ -143,6 +163,47 @@ impl Replica {
         self.touch(0..parameters.len());
         self.parameters = Arc::new(parameters);
         self.next_round = round.next();
+    }
+}
+
+/// Cuts `range` out of what is left of a vector from `at` on.
+fn take_range<'a>(left: &mut &'a mut [f32], at: usize, range: &Range<usize>) -> &'a mut [f32] {
+    let (_, from) = std::mem::take(left).split_at_mut(range.start - at);
+    let (taken, rest) = from.split_at_mut(range.len());
+    *left = rest;
+    taken
+}
+
+/// A range of an outer step.
+struct Piece<'a> {
+    start: usize,
+    parameters: &'a mut [f32],
+    /// Empty without momentum.
+    memory: &'a mut [f32],
+    /// Empty: nothing changes.
+    mean: &'a [f32],
+    /// Hashes of blocks that are wholly in it.
+    hashes: Vec<(usize, Hash)>,
+}
+
+impl Piece<'_> {
+    /// `values`: of the whole vector.
+    fn step(&mut self, step: OuterStep, values: usize) {
+        let mut from = 0;
+        while from < self.parameters.len() {
+            let start = self.start + from;
+            let block = start / BLOCK_VALUES;
+            let end = ((block + 1) * BLOCK_VALUES - self.start).min(self.parameters.len());
+            let parameters = &mut self.parameters[from..end];
+            let memory = self.memory.get_mut(from..end).unwrap_or_default();
+            step.apply(parameters, memory, self.mean.get(from..end).unwrap_or_default());
+            let is_whole = start == block * BLOCK_VALUES
+                && (parameters.len() == BLOCK_VALUES || self.start + end == values);
+            if is_whole {
+                self.hashes.push((block, hash_of_block(parameters)));
+            }
+            from = end;
+        }
     }
 }
 
@@ -191,11 +252,34 @@ mod tests {
         check(&replica);
         for (round, range) in (0..).map(Round).zip([0..1, 16_000..17_000, 49_999..50_000, 0..50_000]) {
             let before = replica.hash();
-            replica.apply(round, &SparseRanges::whole(vec![1.5; 50_000]), std::slice::from_ref(&range), step);
+            let (mean, changed) = (SparseRanges::whole(vec![1.5; 50_000]), std::slice::from_ref(&range));
+            replica.apply(round, &mean, changed, step, &CodecPool::of(1));
             assert_ne!(replica.hash(), before);
             check(&replica);
         }
         replica.advance(Round(8), vec![3.0; 50_000]);
         check(&replica);
+    }
+
+    /// Ranges that end within blocks, some without a mean; the reference is one step of all values.
+    #[test]
+    fn pieces_on_several_threads_are_one_step() {
+        let mean: Vec<f32> = (0..70_000).map(|at| (at % 97) as f32 * 0.01 - 0.4).collect();
+        let changed = [5..20_000, 20_000..32_768, 32_768..49_152, 60_000..70_000];
+        for momentum in [0.0, 0.9] {
+            let step = OuterStep { learning_rate: 0.7, momentum };
+            let (mut parameters, mut memory) = (vec![0.5f32; 70_000], vec![0.0f32; 70_000]);
+            let mut replica = Replica::new(parameters.clone(), Round(0));
+            for round in 0..3 {
+                let part = SparseRanges::whole(mean.clone());
+                replica.apply(Round(round), &part, &changed, step, &CodecPool::of(3));
+                for range in changed.clone() {
+                    let memory = if step.has_memory() { &mut memory[range.clone()] } else { &mut [] };
+                    step.apply(&mut parameters[range.clone()], memory, &mean[range]);
+                }
+                assert_eq!(**replica.parameters(), parameters);
+                assert_eq!(replica.hash(), hash_of(&parameters));
+            }
+        }
     }
 }

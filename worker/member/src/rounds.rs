@@ -310,7 +310,9 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
         Some(_) => vec![everything],
         None => with_result.map(|(fragment, _)| running.rounds.layout.range(fragment)).collect(),
     };
-    running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
+    let pool = running.codec.compressor.pool();
+    running.replica.apply(round, &mean, &changed, outer_step(&config.sync), pool);
+    running.results.arriving.give_back(mean);
     running.replica.follow(&running.rounds.schedule, round);
 }
 
@@ -330,7 +332,8 @@ fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) 
     if running.rounds.layouts.is_redundant(round)
         && let Some(own) = running.contributions.redundant.remove(&round)
     {
-        mean_of(running, round, results);
+        let norms = mean_of(running, round, results);
+        running.results.arriving.give_back(norms);
         return own;
     }
     let len = running.rounds.layouts.of(round).values as usize;

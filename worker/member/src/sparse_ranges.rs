@@ -11,14 +11,6 @@ pub struct SparseRanges {
 }
 
 impl SparseRanges {
-    /// Creates zeros in these ascending and disjoint stretches.
-    #[must_use]
-    pub fn zeros(ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
-        let mut zeros = Self::reusing(Vec::new(), ranges);
-        zeros.values.fill(0.0);
-        zeros
-    }
-
     /// Returns these ascending and disjoint stretches with arbitrary values, in the memory of a vector no longer used.
     #[must_use]
     pub fn reusing(mut values: Vec<f32>, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
@@ -101,7 +93,7 @@ mod tests {
 
     #[test]
     fn values_are_found_by_where_they_are_in_the_whole() {
-        let mut some = SparseRanges::zeros([2..4, 4..5, 7..9]);
+        let mut some = SparseRanges::reusing(Vec::new(), [2..4, 4..5, 7..9]);
         for (range, values) in some.iter_mut() {
             values.iter_mut().zip(range).for_each(|(value, index)| *value = index as f32);
         }

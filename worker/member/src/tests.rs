@@ -27,7 +27,7 @@ use crate::encode::compressor::{Compressor, Job, Local};
 use crate::encode::error_feedback::ErrorFeedback;
 use crate::encode::pool::CodecPool;
 use crate::message::{DeviceState, FromDevice, Load, RoundUpdate, ToDevice};
-use crate::reduce::mean::add_weighted_mean;
+use crate::reduce::mean::set_weighted_mean;
 use crate::testing::{Rig, VALUES, Worker};
 
 const SPARSE: &str = "fragment_values = 32";
@@ -254,18 +254,12 @@ fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
         Bytes::from(body)
     };
     let (one, four, damaged) = (encode(1.0), encode(4.0), Bytes::from_static(b"not a frame"));
-    let mut values = vec![10.0; 8];
-    let left_out = add_weighted_mean(
-        &[(1, &one), (5, &damaged), (3, &four)],
-        -2.0,
-        &mut Decoder::default(),
-        &mut values,
-    );
-    // 10 − 2·(1·1 + 3·4)/4
-    assert_eq!((left_out, values), (1, vec![3.5; 8]));
-    let mut values = vec![10.0; 8];
-    assert_eq!(add_weighted_mean(&[(5, &damaged)], 1.0, &mut Decoder::default(), &mut values), 1);
-    assert_eq!(values, [10.0; 8]);
+    let (mut values, mut decoder) = (vec![10.0; 8], Decoder::default());
+    let parts = [(1, &one), (5, &damaged), (3, &four)];
+    // (1·1 + 3·4)/4
+    assert_eq!((set_weighted_mean(&parts, &mut decoder, &mut values), &values), (1, &vec![3.25; 8]));
+    assert_eq!(set_weighted_mean(&[(5, &damaged)], &mut decoder, &mut values), 1);
+    assert_eq!(values, [0.0; 8]);
 }
 
 /// Of two members in a site, one has no samples, and so no gradient either.

@@ -182,6 +182,12 @@ impl Compressor {
         self.lanes.len()
     }
 
+    /// Returns the threads for work beside training.
+    #[must_use]
+    pub fn pool(&self) -> &CodecPool {
+        &self.pool
+    }
+
     /// Takes out the inputs of a fragment's compression.
     fn task<'a>(&mut self, round: Round, job: &'a Job<'a>, lane: &'a mut Lane) -> Task<'a> {
         let fragment = job.fragment;

@@ -9,28 +9,30 @@ use multiversion::multiversion;
 /// Largest norm of a valid update. Beyond it, training has diverged; up to it, means and sums of squares over a whole model stay in the range of f32.
 pub const NORM_MAX: f64 = 1e15;
 
-/// Adds `scale` times the weighted mean of encoded updates of `values.len()` values. Invalid parts ([`norm_of`]) are left out, on every member alike; returns
+/// Sets values to the weighted mean of encoded updates of as many values, each decoded once. Invalid parts ([`sound_update`]) are left out, on every member alike; returns
 /// their number.
-pub fn add_weighted_mean(
-    parts: &[(u32, &Bytes)],
-    scale: f32,
-    decoder: &mut Decoder,
-    values: &mut [f32],
-) -> usize {
-    // The decoding that validates a single part suffices to add it.
-    if let [(_, body)] = parts {
-        let Ok((update, _)) = sound_update(body, values.len(), decoder) else { return 1 };
-        update.add_scaled_to(scale, values);
-        return 0;
+pub fn set_weighted_mean(parts: &[(u32, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) -> usize {
+    let is_damaged = add_all(parts, decoder, values);
+    let damaged = is_damaged.iter().filter(|damaged| **damaged).count();
+    if damaged > 0 {
+        let sound = parts.iter().zip(is_damaged).filter(|(_, damaged)| !damaged);
+        let sound: Vec<_> = sound.map(|(part, _)| *part).collect();
+        add_all(&sound, decoder, values);
     }
-    let mut sound = parts.to_vec();
-    sound.retain(|(_, body)| norm_of(body, values.len(), decoder).is_ok());
-    let total: u64 = sound.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    damaged
+}
+
+/// Sets values to Σ share·update of valid updates, in the given order; returns which are none.
+fn add_all(parts: &[(u32, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) -> Vec<bool> {
+    values.fill(0.0);
+    let total: u64 = parts.iter().map(|(weight, _)| u64::from(*weight)).sum();
     // Exact up to 2²⁴ samples, and rounded alike everywhere beyond.
-    let share = |weight: u32| weight as f32 / total as f32;
-    let shares: Vec<_> = sound.iter().map(|(weight, body)| (scale * share(*weight), *body)).collect();
-    add_shares(&shares, decoder, values);
-    parts.len() - sound.len()
+    let share = |weight: u32| if parts.len() == 1 { 1.0 } else { weight as f32 / total as f32 };
+    let mut add = |(weight, body): &(u32, &Bytes)| {
+        let added = sound_update(body, values.len(), decoder);
+        added.map(|(update, _)| update.add_scaled_to(share(*weight), values)).is_err()
+    };
+    parts.iter().map(&mut add).collect()
 }
 
 /// Adds Σ share·update, in the given order, of valid updates.
@@ -41,8 +43,8 @@ pub fn add_shares(shares: &[(f32, &Bytes)], decoder: &mut Decoder, values: &mut 
     }
 }
 
-/// Adds `scale` times the mean of a fragment's result to its values; returns the number of invalid updates.
-pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, values: &mut [f32]) -> usize {
+/// Sets values to the mean of a fragment's result; returns the number of invalid updates.
+pub fn set_result(result: &FragmentResult, decoder: &mut Decoder, values: &mut [f32]) -> usize {
     let parts: Vec<(u32, &Bytes)> = match &result.content {
         Content::Bundle(parts) => {
             result.contributors.iter().zip(parts).map(|((_, weight), part)| (*weight, part)).collect()
@@ -50,18 +52,13 @@ pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, va
         Content::Mean(mean) if result.contributors.is_empty() => vec![(0, mean); 0],
         Content::Mean(mean) => vec![(1, mean)],
     };
-    add_weighted_mean(&parts, scale, decoder, values)
+    set_weighted_mean(&parts, decoder, values)
 }
 
-/// Returns the norm of an encoded update of `len` values.
+/// Decodes an update of `len` values; returns it and its norm.
 ///
 /// # Errors
 /// The update does not decode, is of another length, or exceeds [`NORM_MAX`].
-pub fn norm_of(body: &[u8], len: usize, decoder: &mut Decoder) -> Result<f64, RefusalReason> {
-    sound_update(body, len, decoder).map(|(_, norm)| norm)
-}
-
-/// Returns a decoded update and its norm; fails as [`norm_of`] does.
 pub fn sound_update<'a>(
     body: &[u8],
     len: usize,

@@ -10,7 +10,7 @@ use longhaul_proto::round::{Content, Contribution, FragmentResult};
 
 use super::super::layouts::Layouts;
 use super::*;
-use crate::reduce::mean::add_result;
+use crate::reduce::mean::set_result;
 use crate::reduce::reducer::{Reducer, Reduction};
 
 const LEN: usize = 64;
@@ -58,7 +58,7 @@ fn honest(sites: u32, round: u64) -> Vec<Contribution> {
 
 fn decoded(result: &FragmentResult) -> Vec<f64> {
     let mut values = vec![0.0; LEN];
-    assert_eq!(add_result(result, 1.0, &mut Decoder::new(), &mut values), 0);
+    assert_eq!(set_result(result, &mut Decoder::new(), &mut values), 0);
     values.into_iter().map(f64::from).collect()
 }
 
@@ -213,7 +213,7 @@ fn a_bad_owners_result_makes_no_parameter_infinite() {
         let is_mixed = matches!(&content, Content::Bundle(parts) if !parts[0].is_empty());
         let result = FragmentResult { contributors: contributors.clone(), content };
         let mut values = vec![0.0; LEN];
-        assert!(add_result(&result, 1.0, &mut Decoder::new(), &mut values) > 0);
+        assert!(set_result(&result, &mut Decoder::new(), &mut values) > 0);
         assert_eq!(values, vec![if is_mixed { 2.0 } else { 0.0 }; LEN]);
     }
 }

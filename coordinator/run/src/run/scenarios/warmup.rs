@@ -1,6 +1,6 @@
 //! Events on the way to a warm-up that every member computes, or to an exchanged one.
 
-use longhaul_common::config::Redundancy;
+use longhaul_common::config::{PlanChoice, Redundancy};
 use longhaul_proto::control::message::Profile;
 
 use super::planning::{ROOMY, links, pass, profile, reported, welcomed};
@@ -93,4 +93,17 @@ fn a_worker_that_never_tells_its_speed_keeps_its_place() {
     assert_eq!(story.run.state().phase, Phase::Preparing);
     assert_eq!(decided(&story.run.core.config).0, Redundancy::Never);
     assert!(reported(&story, "has not reported its speed in time"));
+}
+
+#[test]
+fn states_are_compared_at_the_end_of_a_warmup_that_all_compute() {
+    let mut config = long_run();
+    config.parallel.plan = PlanChoice::Fixed;
+    let from = |redundancy| {
+        let mut config = config.clone();
+        config.sync.warmup_redundant = redundancy;
+        Story::of(config).trained().run.status(0).cluster.parity_from
+    };
+    assert_eq!(from(Redundancy::Always), Some(99));
+    assert_eq!(from(Redundancy::Never), None);
 }

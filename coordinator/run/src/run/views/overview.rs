@@ -12,7 +12,7 @@ use crate::run::encoding::plausible;
 use crate::run::machine::Run;
 use crate::run::peer::{Peer, Standing};
 use crate::run::planning::Planning;
-use crate::run::state::{Checkpoint, RoundsState};
+use crate::run::state::{Checkpoint, Phase, RoundsState};
 use crate::run::views::member_status::{Health, MemberPlace, MemberStatus, MemberWork};
 use crate::run::views::snapshot::Snapshot;
 use crate::run::views::status::{
@@ -90,6 +90,7 @@ impl Run {
                 plan: self.core.plan_status(),
                 members,
                 gone: self.liveness.gone_statuses(&self.core),
+                parity_from: self.core.compared_from().filter(|_| parity.is_none()),
                 parity,
                 links: self.core.link_statuses(),
             },
@@ -163,6 +164,12 @@ impl Accounting {
 }
 
 impl Core {
+    /// Returns the last round of a redundant warm-up: until then, members' states are not compared.
+    fn compared_from(&self) -> Option<u64> {
+        let is_redundant = self.config.sync.is_redundant_in(true) && self.state.phase == Phase::Training;
+        self.state.rounds.schedule.warmup_rounds.checked_sub(1).filter(|_| is_redundant)
+    }
+
     fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
         let status = |checkpoint: &Checkpoint| CheckpointStatus {
             worker: checkpoint.worker.to_string(),

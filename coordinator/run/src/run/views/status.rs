@@ -242,6 +242,9 @@ pub struct ClusterStatus {
     pub gone: Vec<GoneStatus>,
     /// The newest round that all members reported.
     pub parity: Option<ParityStatus>,
+    /// The round after which members are compared first, while each computes the whole warm-up.
+    #[serde(default)]
+    pub parity_from: Option<u64>,
     /// The ways between sites, as they were measured or as the run's traffic has shown them.
     #[serde(default)]
     pub links: Vec<LinkStatus>,

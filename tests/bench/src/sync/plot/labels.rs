@@ -49,7 +49,8 @@ pub fn beside(points: &[((i32, i32), String)], line: &[(i32, i32)], within: Area
             let top = y - LINE_PX / 2 + dy;
             [(x + GAP_PX, top), (x - GAP_PX - width, top), (x - width / 2, top)]
         };
-        let sides = [0, -LINE_PX, LINE_PX, -2 * LINE_PX, 2 * LINE_PX].into_iter().flat_map(corners_of);
+        let lines = [0, -1, 1, -2, 2, -3, 3, -4, 4];
+        let sides = lines.into_iter().flat_map(|lines| corners_of(lines * LINE_PX));
         let area = |(left, top): (i32, i32)| Area { left, top, right: left + width, bottom: top + LINE_PX };
         let free = |corner: &(i32, i32)| {
             let area = area(*corner);
