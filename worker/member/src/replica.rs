@@ -166,7 +166,7 @@ impl Replica {
     }
 }
 
-/// Cuts `range` out of what is left of a vector from `at` on.
+/// Cuts `range` out of the remainder of a vector, which begins at `at`.
 fn take_range<'a>(left: &mut &'a mut [f32], at: usize, range: &Range<usize>) -> &'a mut [f32] {
     let (_, from) = std::mem::take(left).split_at_mut(range.start - at);
     let (taken, rest) = from.split_at_mut(range.len());

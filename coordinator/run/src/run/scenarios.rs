@@ -5,6 +5,7 @@ mod absent_holders;
 mod archived;
 mod backlog;
 mod base_model;
+mod catching_up;
 mod data;
 mod evaluations;
 mod extended;

@@ -2,12 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "this is all test code")]
 
 mod config;
+mod measured;
 mod replies;
 mod wires;
 mod world;
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -177,26 +176,6 @@ impl<const N: usize> Rig<N> {
         }
     }
 
-    /// Waits for the update of a round at a worker's device.
-    pub fn update(&mut self, at: usize, round: u64) -> RoundUpdate {
-        let got = Cell::new(None);
-        self.pump(|workers| {
-            let message = workers[at].device.try_recv().ok();
-            let is_here = message.is_some();
-            got.set(message);
-            is_here
-        });
-        match got.into_inner() {
-            Some(ToDevice::Apply { round: of, update, .. }) if of == Round(round) => update,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Returns the time of each activity of all workers since the last call.
-    pub fn spent(&self) -> BTreeMap<&'static str, Duration> {
-        self.world.spent()
-    }
-
     /// Advances the time at once.
     pub fn pass(&self, time: Duration) {
         self.world.pass(time);
@@ -311,11 +290,6 @@ impl Worker {
         }
     }
 
-    /// Reports whether members contribute gradients in a round, and all of them.
-    pub fn sends_gradients(&self, round: u64) -> bool {
-        self.sync.shares_everything_in(Round(round))
-    }
-
     /// Reports whether its device has built its model.
     pub fn is_built(&self) -> bool {
         self.sync.part.prepared.is_some()
@@ -336,11 +310,6 @@ impl Worker {
     pub fn result(&self, round: Round, fragment: FragmentId) -> Option<FragmentResult> {
         let (bytes, _) = self.running().member.lookup(round, fragment)?;
         FragmentResult::decode(&bytes).ok()
-    }
-
-    /// Returns the model's layout and its rounds.
-    pub fn layout_and_schedule(&self) -> (FragmentLayout, RoundSchedule) {
-        (self.running().rounds.layout, self.running().rounds.schedule)
     }
 
     /// Plays the device.

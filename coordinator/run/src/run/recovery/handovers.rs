@@ -1,8 +1,8 @@
 //! A worker that is to leave and alone holds some state goes once another worker holds it too, or it is on a disk.
 //!
 //! While workers that stay catch up with the rounds, it waits for them. Where each worker has the whole model and a worker is about to join, the last one that trains
-//! stays until the joiner has the rounds. Otherwise a generation ends at a round and all write their checkpoint. If workers stay, one of them copies the leaver's checkpoint, and they go on from there: with a spare in its place, or under another plan.
-//! Otherwise the run waits for a worker with such a checkpoint.
+//! stays until the joiner has the rounds. Otherwise a generation ends at a round and all write their checkpoint. If workers stay, one of them copies the leaver's
+//! checkpoint, and they go on from there: with a spare in its place, or under another plan. Otherwise the run waits for a worker with such a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -238,7 +238,7 @@ impl Recovery {
         }
         let parts = core.ranks();
         let may_wait = !is_held && self.may_wait(core, Some(worker));
-        if may_wait && self.somebody_catches_up(core, Some(worker)) {
+        if may_wait && self.a_replica_stays(core, Some(worker)) {
             return "the workers that stay are catching up: it leaves once they have its rounds".to_owned();
         }
         let whose = match core.rank_of(worker).filter(|_| parts > 1) {
@@ -290,12 +290,12 @@ impl Recovery {
     fn may_wait(&self, core: &Core, without: Option<WorkerId>) -> bool {
         let fetches = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
         let stays = |other: WorkerId| Some(other) != without && !self.handovers.has(other);
-        self.somebody_catches_up(core, without)
+        self.a_replica_stays(core, without)
             || core.ranks() == 1 && core.peers.iter().any(|(other, peer)| fetches(peer) && stays(*other))
     }
 
-    /// Whether a whole replica of members stays: it has the rounds soon.
-    fn somebody_catches_up(&self, core: &Core, without: Option<WorkerId>) -> bool {
+    /// Whether a whole replica of members stays: if a leaver is needed all the same, it catches up.
+    fn a_replica_stays(&self, core: &Core, without: Option<WorkerId>) -> bool {
         let stays = |other: &WorkerId| Some(*other) != without && !self.handovers.has(*other);
         core.replicas_where(Peer::is_present_member).iter().any(|workers| workers.iter().all(stays))
     }
